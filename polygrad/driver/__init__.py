@@ -1,0 +1,74 @@
+"""The waist: all that a driver author imports, and all that polygrad knows of a device.
+
+Here: the public, versioned interface. A driver imports this package and nothing else of polygrad. Read `hookspecs.py` for the
+contract, `ir.py` for the form of a kernel, `oracle.py` for what it means, `base.py` for the class to subclass.
+Not here: arrays, gradients, graphs.
+"""
+
+from polygrad.driver.base import DriverBase
+from polygrad.driver.counters import count_build
+from polygrad.driver.hookspecs import hookimpl
+from polygrad.driver.ir import (
+    MANDATORY,
+    MANDATORY_REDUCTIONS,
+    REDUCTIONS,
+    SCALAR_OPS,
+    Instr,
+    Kernel,
+    Placement,
+    Store,
+    View,
+    placements,
+)
+from polygrad.driver.types import (
+    ACCELERATED_OPS,
+    API,
+    DONE,
+    DeviceInfo,
+    DriverInfo,
+    Features,
+    Limits,
+    MemoryInfo,
+    Prepared,
+    Ref,
+)
+from polygrad.errors import (
+    CompileError,
+    DeviceLost,
+    DriverUnavailable,
+    LaunchError,
+    OutOfMemory,
+    UnsupportedOp,
+)
+
+__all__ = [
+    "ACCELERATED_OPS",
+    "API",
+    "DONE",
+    "MANDATORY",
+    "MANDATORY_REDUCTIONS",
+    "REDUCTIONS",
+    "SCALAR_OPS",
+    "CompileError",
+    "DeviceInfo",
+    "DeviceLost",
+    "DriverBase",
+    "DriverInfo",
+    "DriverUnavailable",
+    "Features",
+    "Instr",
+    "Kernel",
+    "LaunchError",
+    "Limits",
+    "MemoryInfo",
+    "OutOfMemory",
+    "Placement",
+    "Prepared",
+    "Ref",
+    "Store",
+    "UnsupportedOp",
+    "View",
+    "count_build",
+    "hookimpl",
+    "placements",
+]

@@ -1,0 +1,204 @@
+"""DriverBase: a driver as a class, one instance an open device, turned into a plugin.
+
+Here: the mapping from methods to hooks, and what can be derived from them (declared ops = op methods present).
+Not here: anything about a device.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from polygrad.driver.hookspecs import hookimpl
+from polygrad.driver.ir import Kernel
+from polygrad.driver.types import DONE, DeviceInfo, Done, DriverInfo, Handle, MemoryInfo, Prepared, Ref
+from polygrad.errors import DeviceError, UnsupportedOp
+
+
+class DriverBase:
+    """Subclass it, set `info`, and write `open`, `allocate`, `free`, `op_write`, `op_read` and `prepare_fused`.
+
+    Every method named ``op_<name>(self, outs, ins, attrs)`` is declared as an op of the device, without a list to maintain.
+    `plugin()` of the subclass gives the object that the entry point names.
+
+    Examples
+    --------
+    >>> class Toy(DriverBase):
+    ...     info = DriverInfo("toy", summary="host memory, nothing else")
+    ...     def open(self, ordinal, options):
+    ...         return DeviceInfo("toy", ordinal, "a toy", dtypes=frozenset({"float32"}))
+    >>> Toy.plugin().polygrad_open("toy", 0, {}).device
+    'toy:0'
+    """
+
+    info: ClassVar[DriverInfo]
+
+    # ---- what an author writes ------------------------------------------------------------------------
+
+    @classmethod
+    def count(cls) -> int:
+        """Return how many devices there are; importing the vendor's library here is fine."""
+        return 1
+
+    def open(self, ordinal: int, options: Mapping[str, str]) -> DeviceInfo:
+        """Open the device and describe it; `ops` need not be filled in."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give back what `open` took."""
+
+    def allocate(self, nbytes: int) -> Handle:
+        """Return a block of nbytes > 0 bytes."""
+        raise NotImplementedError
+
+    def free(self, handle: Handle) -> None:
+        """Give a block back."""
+        raise NotImplementedError
+
+    def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Copy ``attrs["data"]`` into ``outs[0]``."""
+        raise NotImplementedError
+
+    def op_read(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Copy ``ins[0]`` into ``attrs["into"]``, after all launches before."""
+        raise NotImplementedError
+
+    def prepare_fused(self, kernel: Kernel) -> Prepared:
+        """Compile *kernel*; the callable that comes back launches it with (buffers, ints, scalars)."""
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        """Wait for all launches."""
+
+    def memory_info(self) -> MemoryInfo | None:
+        """Return the vendor's account of the memory, if there is one."""
+        return None
+
+    def view(self, handle: Handle, nbytes: int) -> memoryview | None:
+        """Return the block as host memory, if `features.host_memory`."""
+        return None
+
+    def adopt(self, memory: memoryview) -> Handle | None:
+        """Return a handle on foreign host memory, if `features.host_memory`."""
+        return None
+
+    # ---- what follows from it -------------------------------------------------------------------------
+
+    @classmethod
+    def ops(cls) -> dict[str, str]:
+        """Return op name to method name, for every op method but write and read."""
+        names = (n for n in dir(cls) if n.startswith("op_"))
+        return {n[3:]: n for n in names if n not in ("op_write", "op_read")}
+
+    @classmethod
+    def plugin(cls) -> "Plugin":
+        """Return the pluggy plugin of this driver."""
+        return Plugin(cls)
+
+
+class Plugin:
+    """The hooks of one DriverBase subclass: open devices by ordinal, every call handed to its instance."""
+
+    def __init__(self, driver: type[DriverBase]) -> None:
+        self.driver = driver
+        self.devices: dict[int, DriverBase] = {}
+
+    def __repr__(self) -> str:
+        return f"<polygrad driver {self.driver.info.name}>"
+
+    def _of(self, device: DeviceInfo) -> DriverBase | None:
+        if device.driver != self.driver.info.name:
+            return None
+        found = self.devices.get(device.ordinal)
+        if found is None:
+            raise DeviceError(f"device {device.device} is closed; open it again with pg.set_device({device.device!r})")
+        return found
+
+    @hookimpl
+    def polygrad_drivers(self) -> Iterable[DriverInfo]:
+        return [self.driver.info]
+
+    @hookimpl
+    def polygrad_count(self, driver: str) -> int | None:
+        return self.driver.count() if driver == self.driver.info.name else None
+
+    @hookimpl
+    def polygrad_open(self, driver: str, ordinal: int, options: Mapping[str, str]) -> DeviceInfo | None:
+        if driver != self.driver.info.name:
+            return None
+        instance = self.driver()
+        info = instance.open(ordinal, options)
+        self.devices[ordinal] = instance
+        return dataclasses.replace(info, ops=frozenset(self.driver.ops()) if not info.ops else info.ops)
+
+    @hookimpl
+    def polygrad_close(self, device: DeviceInfo) -> Done | None:
+        instance = self._of(device)
+        if instance is None:
+            return None
+        instance.close()
+        del self.devices[device.ordinal]
+        return DONE
+
+    @hookimpl
+    def polygrad_allocate(self, device: DeviceInfo, nbytes: int) -> Handle | None:
+        instance = self._of(device)
+        return None if instance is None else instance.allocate(nbytes)
+
+    @hookimpl
+    def polygrad_free(self, device: DeviceInfo, handle: Handle) -> Done | None:
+        instance = self._of(device)
+        if instance is None:
+            return None
+        instance.free(handle)
+        return DONE
+
+    @hookimpl
+    def polygrad_launch_op(
+        self, device: DeviceInfo, op: str, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]
+    ) -> Done | None:
+        instance = self._of(device)
+        if instance is None:
+            return None
+        method = getattr(instance, f"op_{op}", None)
+        if method is None:
+            raise UnsupportedOp(f"{device.device} has no op {op!r}; it declares {', '.join(sorted(device.ops)) or 'none'}")
+        method(outs, ins, attrs)
+        return DONE
+
+    @hookimpl
+    def polygrad_launch_fused(
+        self, device: DeviceInfo, kernel: Kernel, buffers: Sequence[Handle], ints: tuple[int, ...], scalars: Sequence[Any]
+    ) -> Done | None:
+        instance = self._of(device)
+        if instance is None:
+            return None
+        instance.prepare_fused(kernel)(buffers, ints, scalars)
+        return DONE
+
+    @hookimpl
+    def polygrad_prepare_fused(self, device: DeviceInfo, kernel: Kernel) -> Prepared | None:
+        instance = self._of(device)
+        return None if instance is None else instance.prepare_fused(kernel)
+
+    @hookimpl
+    def polygrad_synchronize(self, device: DeviceInfo) -> Done | None:
+        instance = self._of(device)
+        if instance is None:
+            return None
+        instance.synchronize()
+        return DONE
+
+    @hookimpl
+    def polygrad_memory_info(self, device: DeviceInfo) -> MemoryInfo | None:
+        instance = self._of(device)
+        return None if instance is None else instance.memory_info()
+
+    @hookimpl
+    def polygrad_view(self, device: DeviceInfo, handle: Handle, nbytes: int) -> memoryview | None:
+        instance = self._of(device)
+        return None if instance is None else instance.view(handle, nbytes)
+
+    @hookimpl
+    def polygrad_adopt(self, device: DeviceInfo, memory: memoryview) -> Handle | None:
+        instance = self._of(device)
+        return None if instance is None else instance.adopt(memory)

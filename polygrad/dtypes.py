@@ -1,0 +1,139 @@
+"""Dtypes, their kinds, and the promotion rules of the Array API standard.
+
+Here: dtype objects (`numpy.dtype` instances; bfloat16 from ml_dtypes), categories, promotion, weak Python scalars.
+Not here: any array, any device. This module is one of the few places of polygrad that imports numpy: for the objects alone.
+"""
+
+import functools
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from polygrad.errors import DTypeError
+
+bool_ = np.dtype("bool")
+int8, int16, int32, int64 = (np.dtype(f"int{n}") for n in (8, 16, 32, 64))
+uint8, uint16, uint32, uint64 = (np.dtype(f"uint{n}") for n in (8, 16, 32, 64))
+float16, float32, float64 = (np.dtype(f"float{n}") for n in (16, 32, 64))
+bfloat16 = np.dtype(ml_dtypes.bfloat16)
+
+SIGNED = (int8, int16, int32, int64)
+UNSIGNED = (uint8, uint16, uint32, uint64)
+INTEGERS = (*SIGNED, *UNSIGNED)
+FLOATS = (float16, bfloat16, float32, float64)
+ALL = (bool_, *INTEGERS, *FLOATS)
+BY_NAME = {d.name: d for d in ALL}
+
+DType = np.dtype[Any]
+
+# "bool" < "int" < "float": the ladder that a Python scalar climbs.
+KINDS = {d: "bool" if d is bool_ else "int" if d in INTEGERS else "float" for d in ALL}
+
+
+def kind(dtype: DType) -> str:
+    """Return ``"bool"``, ``"int"`` or ``"float"``."""
+    return KINDS[dtype]
+
+
+def as_dtype(value: Any) -> DType:
+    """Return the dtype object for *value*: a dtype, its name, a NumPy scalar type or Python's bool, int, float.
+
+    Raises
+    ------
+    DTypeError
+        If polygrad has no such dtype.
+
+    Examples
+    --------
+    >>> as_dtype("float32"), as_dtype(int)
+    (dtype('float32'), dtype('int64'))
+    """
+    try:
+        found = BY_NAME.get(value) if isinstance(value, str) else np.dtype(value)
+    except TypeError:
+        found = None
+    if found is None or found not in KINDS:
+        raise DTypeError(f"polygrad has no dtype {value!r}; it has {', '.join(BY_NAME)}")
+    return BY_NAME[found.name]
+
+
+@functools.cache
+def promote(a: DType, b: DType) -> DType:
+    """Return the dtype of a result of *a* and *b*, by the standard's tables and the two rules beside them.
+
+    An integer (or bool) array with a float array takes the float array's dtype; bfloat16 with float16 is float32.
+
+    Raises
+    ------
+    DTypeError
+        For uint64 with a signed integer, which no dtype can hold.
+
+    Examples
+    --------
+    >>> promote(int8, uint8), promote(int32, float32), promote(bfloat16, float16)
+    (dtype('int16'), dtype('float32'), dtype('float32'))
+    """
+    if a is b:
+        return a
+    ka, kb = KINDS[a], KINDS[b]
+    if ka == "bool" or (ka == "int" and kb == "float"):
+        return b
+    if kb == "bool" or (kb == "int" and ka == "float"):
+        return a
+    if ka == "float":
+        if {a, b} == {float16, bfloat16}:
+            return float32
+        return a if a.itemsize > b.itemsize else b
+    if (a in SIGNED) == (b in SIGNED):
+        return a if a.itemsize > b.itemsize else b
+    signed, unsigned = (a, b) if a in SIGNED else (b, a)
+    if signed.itemsize > unsigned.itemsize:
+        return signed
+    if unsigned.itemsize == 8:
+        raise DTypeError(
+            f"cannot promote {signed.name} and {unsigned.name}: no integer dtype holds both; cast one with .astype(...)"
+        )
+    return BY_NAME[f"int{16 * unsigned.itemsize}"]
+
+
+def weak(scalar: bool | int | float, dtype: DType, default_int: DType = int64, default_float: DType = float64) -> DType:
+    """Return the dtype of a result of a Python *scalar* and an array of *dtype*: the array's, unless the kind is higher.
+
+    Examples
+    --------
+    >>> weak(2, float32), weak(2.5, int32), weak(True, int8)
+    (dtype('float32'), dtype('float64'), dtype('int8'))
+    """
+    have = KINDS[dtype]
+    if isinstance(scalar, bool) or have == "float":
+        return dtype
+    if isinstance(scalar, int):
+        return default_int if have == "bool" else dtype
+    return default_float
+
+
+@functools.cache
+def integer_range(dtype: DType) -> tuple[int, int]:
+    """Return the least and the greatest value of an integer dtype."""
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
+@functools.cache
+def float_limits(dtype: DType) -> tuple[float, float, float, float]:
+    """Return ``(eps, max, min, smallest_normal)`` of a float dtype, as Python floats."""
+    info = ml_dtypes.finfo(dtype)
+    return float(info.eps), float(info.max), float(info.min), float(info.smallest_normal)
+
+
+@functools.cache
+def lowest(dtype: DType) -> bool | int | float:
+    """Return the identity of a maximum: -inf, the least integer, or False."""
+    return {"bool": lambda: False, "int": lambda: integer_range(dtype)[0], "float": lambda: float("-inf")}[KINDS[dtype]]()
+
+
+@functools.cache
+def highest(dtype: DType) -> bool | int | float:
+    """Return the identity of a minimum: inf, the greatest integer, or True."""
+    return {"bool": lambda: True, "int": lambda: integer_range(dtype)[1], "float": lambda: float("inf")}[KINDS[dtype]]()
