@@ -1,0 +1,106 @@
+"""polygrad: arrays of the Array API standard that differentiate themselves and run on any device somebody wrote a driver for.
+
+Here: the public names, once. Not here: any code. Read in this order: `array/object.py` (what users hold), `graph/node.py` (what it
+stands for), `ops/table.py` (what can be done), `schedule/fuse.py` (what becomes one kernel), `runtime/realize.py` (when it runs),
+`driver/hookspecs.py` (what a device must do).
+"""
+
+import math as _math
+from typing import TYPE_CHECKING, Any
+
+from polygrad.array import Array, random
+from polygrad.array.config import device, get_device, set_device
+from polygrad.array.creation import asarray, astype, can_cast, from_dlpack, result_type
+from polygrad.array.evaluation import (
+    drivers,
+    eager,
+    empty_cache,
+    explain,
+    launch_counter,
+    list_devices,
+    memory_stats,
+    profile,
+    realize,
+    register_driver,
+    set_matmul_precision,
+    synchronize,
+)
+from polygrad.array.functions import FUNCTIONS as _FUNCTIONS
+from polygrad.array.namespace import __array_namespace_info__, finfo, iinfo, isdtype
+from polygrad.array.recording import (
+    Tape,
+    detect_anomaly,
+    enable_grad,
+    get_current_tape,
+    is_grad_enabled,
+    no_grad,
+    set_current_tape,
+)
+from polygrad.array.transforms import checkpoint, custom_vjp, grad, jvp, stop_gradient, value_and_grad, vjp
+from polygrad.dtypes import (
+    bfloat16,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from polygrad.dtypes import bool_ as bool  # noqa: A004  the Array API's name
+from polygrad.errors import (
+    CaptureError,
+    CompileError,
+    DeviceError,
+    DeviceLost,
+    DriverBlocked,
+    DriverBroken,
+    DriverError,
+    DriverIncompatible,
+    DriverNotFound,
+    DriverUnavailable,
+    DTypeError,
+    GradError,
+    LaunchError,
+    OutOfBounds,
+    OutOfMemory,
+    PolygradError,
+    ShapeError,
+    UnsupportedOp,
+)
+
+__version__ = "0.1.0"
+__array_api_version__ = "2024.12"
+
+e = _math.e
+pi = _math.pi
+inf = _math.inf
+nan = _math.nan
+newaxis = None
+
+globals().update(_FUNCTIONS)
+
+_LAZY = ("nn", "optim", "io", "testing", "data", "distributed")
+
+if TYPE_CHECKING:
+    from polygrad import io, nn, optim, testing
+
+
+def __getattr__(name: str) -> Any:
+    """Import the kit when it is asked for."""
+    if name in _LAZY:
+        import importlib  # noqa: PLC0415  needed only for the kit
+
+        return importlib.import_module(f"polygrad.{name}")
+    raise AttributeError(f"module 'polygrad' has no attribute {name!r}")
+
+
+__all__ = sorted(
+    name
+    for name in (*globals(), *_LAZY)
+    if not name.startswith("_") and name not in ("TYPE_CHECKING", "Any", "array", "ops", "graph", "schedule", "runtime", "driver")
+)

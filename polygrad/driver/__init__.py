@@ -34,7 +34,9 @@ from polygrad.driver.types import (
 )
 from polygrad.errors import (
     CompileError,
+    DeviceError,
     DeviceLost,
+    DriverError,
     DriverUnavailable,
     LaunchError,
     OutOfMemory,
@@ -50,9 +52,11 @@ __all__ = [
     "REDUCTIONS",
     "SCALAR_OPS",
     "CompileError",
+    "DeviceError",
     "DeviceInfo",
     "DeviceLost",
     "DriverBase",
+    "DriverError",
     "DriverInfo",
     "DriverUnavailable",
     "Features",

@@ -1,0 +1,502 @@
+"""The fused kernels of a transformer's step and three plain reductions, written as IR: how near a GPU comes to its memory floor.
+
+Here: the kernels, their inputs, a float64 check of a slice, timing. Not here: the driver and the renderer, which are what is measured.
+
+    python benchmarks/gpu_kernels.py                 check and time on cuda:0
+    python benchmarks/gpu_kernels.py --only softmax  only cases whose name holds the word
+    python benchmarks/gpu_kernels.py --text DIR      no device: write each kernel's CUDA text to DIR
+
+The floor is the fewest bytes (each input read once, each output written once; for a causal mask only the unmasked half is
+read) over 4.3 TB/s, what a copy moves on an H200. Inputs are random; outputs are filled with NaN before the check.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polygrad.driver.ir import Instr, Kernel, Store, View
+
+COPY_RATE = 4.3e12  # bytes per second, read and written
+PARTS = 528
+F = "float32"
+
+
+class Build:
+    """Writes one kernel instruction by instruction; every value is a position."""
+
+    def __init__(self, parallel: int, reduced: int) -> None:
+        self.parallel, self.reduced = parallel, reduced
+        self.buffers: list[str] = []
+        self.names: list[str] = []
+        self.views: list[View] = []
+        self.body: list[Instr] = []
+        self.stores: list[Store] = []
+        self.scalars: list[str] = []
+        self.status = -1
+
+    def buffer(self, name: str, dtype: str) -> int:
+        """Return the number of the buffer called *name*."""
+        if name not in self.names:
+            self.names.append(name)
+            self.buffers.append(dtype)
+        return self.names.index(name)
+
+    def op(self, op: str, *args: int, dtype: str = F, attr: Any = None, guard: int = -1) -> int:
+        """Append an instruction."""
+        self.body.append(Instr(op, dtype, args, attr, guard))
+        return len(self.body) - 1
+
+    def load(self, name: str, strides: Sequence[int | None], *gathers: int, dtype: str = F, guard: int = -1) -> int:
+        """Append a load through a view of its own."""
+        self.views.append(View(self.buffer(name, dtype), dtype, tuple(strides), gathers=len(gathers)))
+        return self.op("load", *gathers, dtype=dtype, attr=len(self.views) - 1, guard=guard)
+
+    def store(self, value: int, name: str, strides: Sequence[int | None], *, partial: bool = False) -> None:
+        """Append a store through a view of its own."""
+        dtype = self.body[value].dtype
+        self.views.append(View(self.buffer(name, dtype), dtype, tuple(strides), partial=partial))
+        self.stores.append(Store(value, len(self.views) - 1))
+
+    def const(self, value: float, dtype: str = F) -> int:
+        """Append a literal."""
+        return self.op("const", dtype=dtype, attr=value)
+
+    def scalar(self, dtype: str = F) -> int:
+        """Append a launch scalar."""
+        self.scalars.append(dtype)
+        return self.op("scalar", dtype=dtype, attr=len(self.scalars) - 1)
+
+    def reduce(self, value: int, how: str) -> int:
+        """Append a reduction."""
+        return self.op("reduce", value, attr=how, dtype=self.body[value].dtype)
+
+    def kernel(self) -> Kernel:
+        """Return what was written."""
+        return Kernel(
+            self.parallel, self.reduced, tuple(self.buffers), tuple(self.views), tuple(self.scalars), tuple(self.body),
+            tuple(self.stores), self.status,
+        )  # fmt: skip
+
+
+@dataclass
+class Case:
+    """One launch: a kernel, its launch arguments and the shapes of its buffers."""
+
+    name: str
+    build: Build
+    extents: tuple[int, ...]
+    ints: dict[str, int]
+    shapes: dict[str, tuple[int, ...]]
+    scalars: tuple[float, ...] = ()
+    nbytes: int = 0
+    kernel: Kernel = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kernel = self.build.kernel()
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """The launch ints in order."""
+        given = {f"n{k}": n for k, n in enumerate(self.extents)} | self.ints
+        return tuple(given.get(name, 0) for name in self.kernel.int_names)
+
+
+def rows(names: Sequence[str], build: Build, stride: int) -> dict[str, int]:
+    """Return a row stride for every view whose buffer is among *names* and whose first stride is a launch argument."""
+    return {
+        f"v{v}.s0": stride
+        for v, view in enumerate(build.views)
+        if build.names[view.buffer] in names and view.strides and view.strides[0] is None
+    }
+
+
+# ---- the kernels ------------------------------------------------------------------------------------
+
+
+def inverse_norm(b: Build, x: int, n: int) -> int:
+    """Append 1 / sqrt(mean(x * x) + eps)."""
+    mean = b.op("divide", b.reduce(b.op("multiply", x, x), "sum"), b.const(n))
+    return b.op("divide", b.const(1.0), b.op("sqrt", b.op("add", mean, b.const(1e-5))))
+
+
+def rmsnorm(n: int, m: int) -> list[Case]:
+    """Forward; backward with partial sums of dgamma; their sum."""
+    f = Build(1, 1)
+    x, g = f.load("x", (None, 1)), f.load("g", (0, 1))
+    f.store(f.op("multiply", f.op("multiply", x, inverse_norm(f, x, m)), g), "y", (None, 1))
+    b = Build(1, 1)
+    x, g, dy = b.load("x", (None, 1)), b.load("g", (0, 1)), b.load("dy", (None, 1))
+    r = inverse_norm(b, x, m)
+    gd = b.op("multiply", g, dy)
+    mean = b.op("divide", b.reduce(b.op("multiply", gd, x), "sum"), b.const(m))
+    cube = b.op("multiply", b.op("multiply", r, r), r)
+    b.store(
+        b.op("subtract", b.op("multiply", gd, r), b.op("multiply", x, b.op("multiply", cube, mean))), "dx", (None, 1)
+    )
+    b.store(b.op("multiply", b.op("multiply", dy, x), r), "parts", (0, 1), partial=True)
+    full, parts = {"x": (n, m), "g": (m,), "y": (n, m), "dy": (n, m), "dx": (n, m)}, min(PARTS, n)
+    more = {f"v{len(b.views) - 1}.parts": parts, f"v{len(b.views) - 1}.ps": m}
+    s = Build(1, 1)
+    s.store(s.reduce(s.load("parts", (1, None)), "sum"), "dg", (1, 0))
+    return [
+        Case("rmsnorm fwd", f, (n, m), rows("xy", f, m), {k: full[k] for k in "xgy"}, nbytes=8 * n * m),
+        Case(
+            "rmsnorm bwd", b, (n, m), rows(("x", "dy", "dx"), b, m) | more,
+            {k: full[k] for k in ("x", "g", "dy", "dx")} | {"parts": (parts, m)}, nbytes=12 * n * m,
+        ),
+        Case("rmsnorm dgamma", s, (m, parts), {"v0.s1": m}, {"parts": (parts, m), "dg": (m,)}, nbytes=0),
+    ]  # fmt: skip
+
+
+def sigmoid(b: Build, x: int) -> int:
+    """Append 1 / (1 + exp(-x))."""
+    return b.op("divide", b.const(1.0), b.op("add", b.const(1.0), b.op("exp", b.op("negative", x))))
+
+
+def swiglu(n: int, m: int) -> list[Case]:
+    """a * sigmoid(a) * c, and its gradients."""
+    f = Build(1, 0)
+    a, c = f.load("a", (1,)), f.load("c", (1,))
+    f.store(f.op("multiply", f.op("multiply", a, sigmoid(f, a)), c), "y", (1,))
+    b = Build(1, 0)
+    a, c, dy = (b.load(k, (1,)) for k in ("a", "c", "dy"))
+    s = sigmoid(b, a)
+    silu = b.op("multiply", a, s)
+    slope = b.op("add", s, b.op("multiply", silu, b.op("subtract", b.const(1.0), s)))
+    b.store(b.op("multiply", b.op("multiply", dy, c), slope), "da", (1,))
+    b.store(b.op("multiply", dy, silu), "dc", (1,))
+    shapes = {k: (n * m,) for k in ("a", "c", "y", "dy", "da", "dc")}
+    return [
+        Case("swiglu fwd", f, (n * m,), {}, {k: shapes[k] for k in ("a", "c", "y")}, nbytes=12 * n * m),
+        Case("swiglu bwd", b, (n * m,), {}, {k: shapes[k] for k in ("a", "c", "dy", "da", "dc")}, nbytes=20 * n * m),
+    ]
+
+
+def causal_softmax(heads: int, n: int) -> list[Case]:
+    """Softmax over the keys up to the query, masked elements never read; and its gradient."""
+    shapes = {k: (heads * n, n) for k in ("x", "y", "dy", "dx")}
+    square = heads * n * n * 4
+
+    def mask(b: Build) -> int:
+        return b.op(
+            "less_equal", b.op("iota", dtype="int32", attr=2), b.op("iota", dtype="int32", attr=1), dtype="bool"
+        )
+
+    f = Build(2, 1)
+    kept = mask(f)
+    x = f.op("where", kept, f.load("x", (None, None, 1), guard=kept), f.const(float("-inf")))
+    e = f.op("exp", f.op("subtract", x, f.reduce(x, "max")))
+    f.store(f.op("divide", e, f.reduce(e, "sum")), "y", (None, None, 1))
+    b = Build(2, 1)
+    kept = mask(b)
+    y = b.op("where", kept, b.load("y", (None, None, 1), guard=kept), b.const(0.0))
+    dy = b.op("where", kept, b.load("dy", (None, None, 1), guard=kept), b.const(0.0))
+    total = b.reduce(b.op("multiply", y, dy), "sum")
+    b.store(b.op("multiply", y, b.op("subtract", dy, total)), "dx", (None, None, 1))
+
+    def strides(build: Build) -> dict[str, int]:
+        return {f"v{v}.s{k}": (n * n, n)[k] for v in range(len(build.views)) for k in (0, 1)}
+
+    extents = (heads, n, n)
+    return [
+        Case("causal softmax fwd", f, extents, strides(f), {k: shapes[k] for k in ("x", "y")}, nbytes=square * 3 // 2),
+        Case(
+            "causal softmax bwd", b, extents, strides(b), {k: shapes[k] for k in ("y", "dy", "dx")}, nbytes=square * 2
+        ),
+    ]
+
+
+def softmax(n: int, m: int) -> list[Case]:
+    """Softmax of rows."""
+    f = Build(1, 1)
+    x = f.load("x", (None, 1))
+    e = f.op("exp", f.op("subtract", x, f.reduce(x, "max")))
+    f.store(f.op("divide", e, f.reduce(e, "sum")), "y", (None, 1))
+    return [Case("softmax", f, (n, m), rows("xy", f, m), {"x": (n, m), "y": (n, m)}, nbytes=8 * n * m)]
+
+
+def cross_entropy(n: int, m: int) -> list[Case]:
+    """logsumexp(x) - x[label] with labels through a gather; and its gradient."""
+    f = Build(1, 1)
+    label = f.load("t", (1, 0), dtype="int64")
+    x = f.load("x", (None, 1))
+    top = f.reduce(x, "max")
+    lse = f.op("add", f.op("log", f.reduce(f.op("exp", f.op("subtract", x, top)), "sum")), top)
+    picked = f.load("x", (None, 0), label)
+    f.store(f.op("subtract", lse, picked), "loss", (1, 0))
+    f.store(lse, "lse", (1, 0))
+    f.status = f.buffer("status", "int32")
+    v = f.body[picked].attr
+    b = Build(2, 0)
+    x, lse, label = b.load("x", (None, 1)), b.load("lse", (1, 0)), b.load("t", (1, 0), dtype="int64")
+    hit = b.op("equal", b.op("iota", dtype="int64", attr=1), label, dtype="bool")
+    p = b.op("exp", b.op("subtract", x, lse))
+    grad = b.op("subtract", p, b.op("cast", hit))
+    b.store(b.op("multiply", grad, b.scalar()), "dx", (None, 1))
+    return [
+        Case(
+            "cross-entropy fwd", f, (n, m), rows("x", f, m) | {f"v{v}.gs0": 1, f"v{v}.gn0": m, "tag": 7},
+            {"t": (n,), "x": (n, m), "loss": (n,), "lse": (n,), "status": (4,)}, nbytes=4 * n * m,
+        ),
+        Case(
+            "cross-entropy bwd", b, (n, m), rows(("x", "dx"), b, m),
+            {"x": (n, m), "lse": (n,), "t": (n,), "dx": (n, m)}, (1.0 / n,), nbytes=8 * n * m,
+        ),
+    ]  # fmt: skip
+
+
+def adamw(n: int) -> list[Case]:
+    """One step in place: p, m, v read and written, g read."""
+    b = Build(1, 0)
+    p, g, m, v = (b.load(k, (1,)) for k in ("p", "g", "m", "v"))
+    rate, beta1, beta2, rest1, rest2, eps, decay, fix1, fix2 = (b.scalar() for _ in range(9))
+    m2 = b.op("add", b.op("multiply", beta1, m), b.op("multiply", rest1, g))
+    v2 = b.op("add", b.op("multiply", beta2, v), b.op("multiply", rest2, b.op("multiply", g, g)))
+    below = b.op("add", b.op("sqrt", b.op("multiply", v2, fix2)), eps)
+    step = b.op("divide", b.op("multiply", rate, b.op("multiply", m2, fix1)), below)
+    b.store(b.op("subtract", b.op("multiply", p, decay), step), "p", (1,))
+    b.store(m2, "m", (1,))
+    b.store(v2, "v", (1,))
+    scalars = (1e-3, 0.9, 0.999, 0.1, 0.001, 1e-8, 1 - 1e-5, 10.0, 1000.0)
+    return [Case("adamw", b, (n,), {}, {k: (n,) for k in "pgmv"}, scalars, nbytes=28 * n)]
+
+
+def total(n: int) -> list[Case]:
+    """The sum of all elements."""
+    b = Build(0, 1)
+    b.store(b.reduce(b.load("x", (1,)), "sum"), "s", (0,))
+    return [Case("sum", b, (n,), {}, {"x": (n,), "s": (1,)}, nbytes=4 * n)]
+
+
+def column_sum(n: int, m: int) -> list[Case]:
+    """The sum over rows."""
+    b = Build(1, 1)
+    b.store(b.reduce(b.load("x", (1, None)), "sum"), "s", (1, 0))
+    return [Case("column sum", b, (m, n), {"v0.s1": m}, {"x": (n, m), "s": (m,)}, nbytes=4 * n * m)]
+
+
+def groups(scale: int = 1) -> dict[str, list[Case]]:
+    """Return all cases, by the row of the table they are added up in; *scale* divides the sizes, for tests."""
+    s = scale
+    return {
+        "rmsnorm": rmsnorm(8192 // s, 4096 // s),
+        "swiglu": swiglu(8192 // s, 4096 // s),
+        "causal softmax": causal_softmax(256 // s, 1024 // s),
+        "cross-entropy": cross_entropy(8192 // s, 32000 // s),
+        "adamw": adamw(4096 * 4096 // s // s),
+        "sum": total((1 << 26) // s),
+        "column sum": column_sum(8192 // s, 4096 // s),
+        "softmax": softmax(8192 // s, 2048 // s),
+    }
+
+
+# ---- what they should give --------------------------------------------------------------------------
+
+
+def expected(name: str, get: Callable[[str, slice], Any]) -> dict[str, Any]:
+    """Return float64 results for the first rows of each output; *get(buffer, rows)* reads an input as float64."""
+    few = slice(0, 64)
+    if name == "rmsnorm fwd":
+        x = get("x", few)
+        return {"y": x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * get("g", slice(None))}
+    if name == "rmsnorm bwd":
+        x, dy, g = get("x", few), get("dy", few), get("g", slice(None))
+        r = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)
+        return {"dx": dy * g * r - x * r**3 * (dy * g * x).mean(-1, keepdims=True)}
+    if name == "rmsnorm dgamma":
+        x, dy = get("x", slice(None)), get("dy", slice(None))
+        return {"dg": (dy * x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)).sum(0)}
+    if name.startswith("swiglu"):
+        few = slice(0, 1 << 16)
+        a, c = get("a", few), get("c", few)
+        s = 1 / (1 + np.exp(-a))
+        if name == "swiglu fwd":
+            return {"y": a * s * c}
+        dy = get("dy", few)
+        return {"da": dy * c * (s + a * s * (1 - s)), "dc": dy * a * s}
+    if name.startswith("causal"):
+        few = slice(0, 1024)
+        first = get("y" if name.endswith("bwd") else "x", few)
+        kept = np.arange(first.shape[1])[None, :] <= (np.arange(first.shape[0]) % first.shape[1])[:, None]
+        if name.endswith("fwd"):
+            e = np.where(kept, np.exp(first - np.where(kept, first, -np.inf).max(-1, keepdims=True)), 0)
+            return {"y": e / e.sum(-1, keepdims=True)}
+        y, dy = np.where(kept, first, 0), get("dy", few)
+        return {"dx": y * (dy - (y * dy).sum(-1, keepdims=True))}
+    if name == "softmax":
+        x = get("x", few)
+        e = np.exp(x - x.max(-1, keepdims=True))
+        return {"y": e / e.sum(-1, keepdims=True)}
+    if name.startswith("cross"):
+        x, t = get("x", few), get("t", few).astype(np.int64)
+        lse = np.log(np.exp(x - x.max(-1, keepdims=True)).sum(-1)) + x.max(-1)
+        if name.endswith("fwd"):
+            return {"lse": lse, "loss": lse - x[np.arange(len(t)), t]}
+        grad = np.exp(x - lse[:, None])
+        grad[np.arange(len(t)), t] -= 1
+        return {"dx": grad / get("lse", slice(None)).size}
+    if name == "sum":
+        return {"s": get("x", slice(None)).sum()[None]}
+    if name == "column sum":
+        return {"s": get("x", slice(None)).sum(0)}
+    few = slice(0, 1 << 16)  # adamw, from the state before
+    p, g, m, v = (get(k, few) for k in "pgmv")
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    return {"p": p * (1 - 1e-5) - 1e-3 * m * 10 / (np.sqrt(v * 1000) + 1e-8), "m": m, "v": v}
+
+
+# ---- running ----------------------------------------------------------------------------------------
+
+
+class Device:
+    """cuda:0 through polygrad's driver; CuPy makes the inputs and the clocks."""
+
+    def __init__(self) -> None:
+        import cupy  # noqa: PLC0415  only where there is a device
+        from polygrad_cuda.driver import CudaDriver  # noqa: PLC0415
+
+        self.cupy = cupy
+        self.driver = CudaDriver()
+        self.info = self.driver.open(0, {})
+        self.stream = self.driver.cupy_stream
+
+    def random(self, name: str, shape: tuple[int, ...], dtype: str, classes: int) -> Any:
+        """Return a random input; labels stay below *classes*, variances are not negative."""
+        cupy = self.cupy
+        if dtype == "int64":
+            return cupy.random.randint(0, classes, shape).astype(cupy.int64)
+        if dtype == "int32":
+            return cupy.zeros(shape, cupy.int32)
+        made = cupy.random.standard_normal(shape, dtype=cupy.float32)
+        return cupy.abs(made) if name == "v" else made
+
+    def milliseconds(self, launches: Callable[[], None], repeat: int = 20) -> float:
+        """Return the median time of *launches* between two events."""
+        cuda = self.cupy.cuda
+        for _ in range(3):
+            launches()
+        times = []
+        for _ in range(repeat):
+            start, stop = cuda.Event(), cuda.Event()
+            start.record(self.stream)
+            launches()
+            stop.record(self.stream)
+            stop.synchronize()
+            times.append(cuda.get_elapsed_time(start, stop))
+        return statistics.median(times)
+
+
+def run_group(device: Device, label: str, cases: list[Case]) -> dict[str, Any]:
+    """Check and time the cases of one row; return what a table needs."""
+    cupy = device.cupy
+    arrays: dict[str, Any] = {}
+    outcome: dict[str, Any] = {"group": label, "cases": []}
+    launches = []
+    for case in cases:
+        classes = case.extents[-1]
+        names = case.build.names
+        stored = {names[case.kernel.views[s.view].buffer] for s in case.kernel.stores}
+        loaded = {names[case.kernel.views[i.attr].buffer] for i in case.kernel.body if i.op == "load"}
+        for name, dtype in zip(names, case.kernel.buffers, strict=True):
+            if name not in arrays:
+                arrays[name] = device.random(name, case.shapes[name], dtype, classes)
+            if name in stored - loaded:
+                arrays[name].fill(float("nan"))
+        before = {n: cupy.asnumpy(arrays[n][: 1 << 16]) for n in stored & loaded}
+
+        def get(name: str, part: slice, before: dict[str, Any] = before) -> Any:
+            source = before[name] if name in before else cupy.asnumpy(arrays[name][part])
+            return source[part].astype(np.float64) if name in before else source.astype(np.float64)
+
+        started = time.perf_counter()
+        prepared = device.driver.prepare_fused(case.kernel)
+        handles = tuple(int(arrays[n].data.ptr) for n in names)
+        ints, scalars = case.arguments, case.scalars
+        cupy.cuda.Device().synchronize()
+        prepared(handles, ints, scalars)
+        device.driver.synchronize()
+        built = time.perf_counter() - started
+        worst = 0.0
+        for name, want in expected(case.name, get).items():
+            got = cupy.asnumpy(arrays[name][: want.shape[0]]).astype(np.float64)
+            scale = np.abs(want).max() if case.name in ("sum", "column sum", "rmsnorm dgamma") else 1.0
+            error = np.abs(got.reshape(want.shape) - want) / (scale + np.abs(want))
+            worst = max(worst, float("inf") if np.isnan(got).any() else float(error.max()))
+        for name in stored:
+            if bool(cupy.isnan(arrays[name]).any()):
+                worst = float("inf")
+        if "status" in arrays and int(arrays["status"][0]) != 0:
+            worst = float("inf")
+
+        def launch(prepared: Any = prepared, handles: Any = handles, ints: Any = ints, scalars: Any = scalars) -> None:
+            prepared(handles, ints, scalars)
+
+        taken = device.milliseconds(launch)
+        outcome["cases"].append(
+            {"name": case.name, "ms": taken, "GB/s": case.nbytes / taken / 1e6, "error": worst, "build_s": built,
+             "how": str(getattr(prepared, "described", lambda _: "")(ints))}
+        )  # fmt: skip
+        launches.append(launch)
+    outcome["ms"] = device.milliseconds(lambda: [launch() for launch in launches])
+    outcome["floor_ms"] = sum(case.nbytes for case in cases) / COPY_RATE * 1e3
+    outcome["ratio"] = outcome["ms"] / outcome["floor_ms"]
+    arrays.clear()
+    cupy.get_default_memory_pool().free_all_blocks()
+    return outcome
+
+
+def report(outcome: dict[str, Any]) -> str:
+    """Return the lines of one row."""
+    lines = [
+        f"{outcome['group']:<16}{outcome['ms']:9.4f} ms  floor {outcome['floor_ms']:.4f}  ratio {outcome['ratio']:.2f}"
+    ]
+    lines += [
+        f"    {case['name']:<20}{case['ms']:9.4f} ms {case['GB/s']:7.0f} GB/s  error {case['error']:.1e}  "
+        f"build {case['build_s']:.2f} s  {case['how']}"
+        for case in outcome["cases"]
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the cases; return 1 if one is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="only groups whose name holds this")
+    parser.add_argument("--text", type=Path, help="write the CUDA texts here and use no device")
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    options = parser.parse_args(arguments)
+    chosen = {label: cases for label, cases in groups().items() if options.only in label}
+    if options.text:
+        write_texts(chosen, options.text)
+        return 0
+    device = Device()
+    outcomes = []
+    for label, cases in chosen.items():
+        outcomes.append(run_group(device, label, cases))
+        print(report(outcomes[-1]), flush=True)  # noqa: T201  the table is what this script is for
+    if options.json:
+        options.json.write_text(json.dumps(outcomes, indent=1))
+    return int(any(case["error"] > 1e-4 for outcome in outcomes for case in outcome["cases"]))  # noqa: PLR2004
+
+
+def write_texts(chosen: dict[str, list[Case]], folder: Path) -> None:
+    """Write the CUDA text of every case to *folder*."""
+    from polygrad_cuda.fused import texts  # noqa: PLC0415
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for cases in chosen.values():
+        for case in cases:
+            for number, text in enumerate(texts(case.kernel, case.arguments)):
+                (folder / f"{case.name.replace(' ', '_').replace('-', '_')}_{number}.cu").write_text(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

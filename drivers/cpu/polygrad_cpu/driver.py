@@ -1,0 +1,118 @@
+"""The cpu driver: open, memory, kernels, ops. Read top to bottom.
+
+Here: what the waist asks for, each handed to the module that does it; NumPy is imported when the device is opened.
+Not here: how any of it is done.
+"""
+
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from polygrad.driver import (
+    REDUCTIONS,
+    SCALAR_OPS,
+    DeviceInfo,
+    DriverBase,
+    DriverInfo,
+    Features,
+    Kernel,
+    Limits,
+    MemoryInfo,
+    Prepared,
+    Ref,
+)
+from polygrad.driver.ir import DTYPES
+
+
+class CpuDriver(DriverBase):
+    """NumPy on the host's cores: generated calls of its ufuncs over blocks that fit the cache, on threads; BLAS through NumPy."""
+
+    info: ClassVar[DriverInfo] = DriverInfo(
+        name="cpu", summary="the host's cores through NumPy", requires="numpy >= 2.0", priority=0
+    )
+
+    def open(self, ordinal: int, options: Mapping[str, str]) -> DeviceInfo:
+        """Open the only device; *options* are those of `settings.read_settings`."""
+        import numpy as np  # noqa: PLC0415  listing drivers imports no library
+
+        from polygrad_cpu import memory, settings  # noqa: PLC0415
+
+        if ordinal != 0:
+            message = f"there is no device cpu:{ordinal}; the cores of this machine are one device, cpu:0"
+            raise ValueError(message)
+        self.settings = settings.read_settings(options)
+        self.memory = memory.Memory(memory.total_memory())
+        return DeviceInfo(
+            driver="cpu",
+            ordinal=0,
+            name=platform.processor() or platform.machine() or "cpu",
+            dtypes=frozenset(DTYPES),
+            scalar_ops=frozenset(SCALAR_OPS),
+            reductions=frozenset(REDUCTIONS),
+            limits=Limits(
+                max_alloc=self.memory.total, total=self.memory.total, alignment=memory.ALIGNMENT,
+                partials=4 * self.settings.threads,
+            ),
+            features=Features(host_memory=True, correctly_rounded=True, thread_safety="free", fork="safe"),
+            version=f"NumPy {np.__version__}",
+            extra={"threads": str(self.settings.threads), "block": f"{self.settings.block_bytes} bytes"},
+        )  # fmt: skip
+
+    # ---- memory -------------------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int) -> Any:
+        return self.memory.allocate(nbytes)
+
+    def free(self, handle: Any) -> None:
+        if handle.base is not None and handle.base.dtype == handle.dtype and handle.base.base is None:
+            self.memory.give_back(len(handle))
+
+    def memory_info(self) -> MemoryInfo:
+        return self.memory.info()
+
+    def view(self, handle: Any, nbytes: int) -> memoryview:
+        return memoryview(handle)[:nbytes]
+
+    def adopt(self, memory: memoryview) -> Any:
+        from polygrad_cpu.memory import adopt  # noqa: PLC0415
+
+        return adopt(memory)
+
+    def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import transfer  # noqa: PLC0415
+
+        transfer.write(outs[0], attrs["data"])
+
+    def op_read(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import transfer  # noqa: PLC0415
+
+        transfer.read(ins[0], attrs["into"])
+
+    # ---- kernels ------------------------------------------------------------------------------------------
+
+    def prepare_fused(self, kernel: Kernel) -> Prepared:
+        from polygrad_cpu.program import prepare  # noqa: PLC0415
+
+        return prepare(kernel, self.settings)
+
+    # ---- ops ----------------------------------------------------------------------------------------------
+
+    def op_copy(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import transfer  # noqa: PLC0415
+
+        transfer.copy(outs[0], ins[0], self.settings)
+
+    def op_matmul(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu.product import matmul  # noqa: PLC0415
+
+        matmul(outs[0], ins[0], ins[1])
+
+    def op_random_bits(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu.philox import fill  # noqa: PLC0415
+
+        fill(outs[0], attrs["key"], attrs["counter"], self.settings)
+
+    def op_scatter_add(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu.scatter import scatter_add  # noqa: PLC0415
+
+        scatter_add(outs[0], ins[0], ins[1], attrs)

@@ -1,0 +1,321 @@
+"""The cuda driver, top to bottom: open, memory, transfers, fused kernels, ops.
+
+Here: one open device. Not here: CuPy's import and errors (`vendor.py`), compiling (`compiler.py`), argument blocks
+(`launching.py`), fused kernels (`fused.py`), cuBLAS (`matmul.py`).
+"""
+
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, ClassVar
+
+from polygrad.driver import (
+    SCALAR_OPS,
+    DeviceError,
+    DeviceInfo,
+    DriverBase,
+    DriverInfo,
+    DriverUnavailable,
+    Features,
+    Kernel,
+    Limits,
+    MemoryInfo,
+    OutOfMemory,
+    Prepared,
+    Ref,
+)
+from polygrad.driver.ir import DTYPES, ITEMSIZE, REDUCTIONS
+from polygrad_cuda import sources, vendor
+from polygrad_cuda.compiler import Compiler
+from polygrad_cuda.fused import FusedKernel, copy_kernel
+from polygrad_cuda.launching import Launcher
+from polygrad_cuda.matmul import MatrixProducts
+from polygrad_cuda.row_sums import scatter_add
+from polygrad_cuda.scratch import Scratch, contiguous_strides
+from polygrad_cuda.staging import Staging
+
+# Devices open in this process; a forked child inherits the objects, but CUDA does not work in it.
+_open: "weakref.WeakSet[CudaDriver]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for driver in _open:
+        driver.dead = DeviceError(
+            f"{driver.device} was opened before this process was forked, and CUDA does not survive a fork; start "
+            "processes with multiprocessing.get_context('spawn')"
+        )
+        driver.forked = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class CudaDriver(DriverBase):
+    """One NVIDIA GPU: raw blocks, one stream, kernels by NVRTC, products by cuBLAS."""
+
+    info: ClassVar[DriverInfo] = DriverInfo(
+        name="cuda",
+        summary="NVIDIA GPUs through CuPy, NVRTC and cuBLAS",
+        requires=f"an NVIDIA GPU with its driver 580 or newer; {vendor.INSTALL}",
+        priority=20,
+    )
+
+    # ---- open -----------------------------------------------------------------------------------------
+
+    @classmethod
+    def count(cls) -> int:
+        return vendor.device_count(vendor.load())
+
+    def open(self, ordinal: int, options: Mapping[str, str]) -> DeviceInfo:  # noqa: ARG002  no option is known
+        self.cupy = vendor.load()
+        count = vendor.device_count(self.cupy)
+        if not 0 <= ordinal < count:
+            raise DriverUnavailable(f"there is no cuda:{ordinal}; this machine has cuda:0 to cuda:{count - 1}")
+        self.ordinal = ordinal
+        self.device = f"cuda:{ordinal}"
+        self.dead: Exception | None = None
+        self.forked = False
+        self.runtime = self.cupy.cuda.runtime
+        self.errors = vendor.vendor_errors(self.cupy)
+        self.launch_kernel = self.cupy.cuda.driver.launchKernel
+        self.set_device = self.runtime.setDevice
+        with self.vendor_calls("opening it"):
+            self.cupy_stream = self.cupy.cuda.Stream(non_blocking=True)
+            self.stream = int(self.cupy_stream.ptr)
+            self.staging = Staging(self.runtime, self.stream)
+            properties = self.runtime.getDeviceProperties(ordinal)
+        architecture = f"{properties['major']}{properties['minor']}"
+        self.compiler = Compiler(self.cupy, self.device, architecture)
+        self.multiprocessors = int(properties["multiProcessorCount"])
+        self._products: MatrixProducts | None = None
+        self._programs: dict[Kernel, FusedKernel] = {}
+        self._launchers: dict[Any, Launcher] = {}
+        _open.add(self)
+        return self._describe(properties)
+
+    def _describe(self, properties: Mapping[str, Any]) -> DeviceInfo:
+        version = self.runtime.driverGetVersion()
+        total = int(properties["totalGlobalMem"])
+        return DeviceInfo(
+            driver="cuda",
+            ordinal=self.ordinal,
+            name=properties["name"].decode(),
+            dtypes=frozenset(DTYPES),
+            scalar_ops=frozenset(SCALAR_OPS),
+            reductions=frozenset(REDUCTIONS),
+            limits=Limits(max_alloc=total, total=total, alignment=256, partials=4 * self.multiprocessors),
+            features=Features(asynchronous=True, subnormals=True, correctly_rounded=True, fork="unsafe"),
+            vendor="NVIDIA",
+            version=f"CUDA {version // 1000}.{version % 1000 // 10}",
+            extra={
+                "architecture": f"sm_{self.compiler.architecture}",
+                "multiprocessors": str(self.multiprocessors),
+                "cupy": str(self.cupy.__version__),
+            },
+        )
+
+    def close(self) -> None:
+        if self.forked:
+            return
+        with self.vendor_calls("closing it"):
+            self.runtime.streamSynchronize(self.stream)
+            if self._products is not None:
+                self._products.close()
+            self.staging.close()
+            self.cupy_stream = None  # CuPy destroys it
+        self.dead = DeviceError(f"device {self.device} is closed; open it again with pg.set_device({self.device!r})")
+        _open.discard(self)
+
+    def vendor_calls(self, doing: str) -> "VendorCalls":
+        """Return a context that makes this device the thread's current one and turns CUDA's errors into ours."""
+        return VendorCalls(self, doing)
+
+    def failure(self, error: Exception, doing: str) -> Exception:
+        """Return our exception for one of CUDA's; after one that lasts, the device is dead."""
+        found = vendor.translated(error, self.device, doing)
+        if getattr(error, "status", 0) in vendor.STICKY:
+            self.dead = found
+        return found
+
+    # ---- memory ---------------------------------------------------------------------------------------
+
+    def memory_errors(self, nbytes: int) -> "Allocation":
+        """As `vendor_calls`, for an allocation of *nbytes*."""
+        return Allocation(self, nbytes)
+
+    def allocate(self, nbytes: int) -> int:
+        with self.memory_errors(nbytes):
+            return int(self.runtime.malloc(nbytes))
+
+    def free(self, handle: int) -> None:
+        if self.dead is not None:
+            return  # the memory went with the context, or belongs to the parent process
+        with self.vendor_calls("freeing memory"):
+            self.runtime.free(handle)  # waits for what still uses it
+
+    def memory_info(self) -> MemoryInfo:
+        with self.vendor_calls("asking for its memory"):
+            free, total = self.runtime.memGetInfo()
+            return MemoryInfo(int(free), int(total))
+
+    def scratch(self) -> Scratch:
+        """Return a context in which an op can take memory for a moment."""
+        return Scratch(self)
+
+    def zero(self, address: int, nbytes: int) -> None:
+        """Queue zeros at *address*."""
+        self.runtime.memsetAsync(address, 0, nbytes, self.stream)
+
+    @staticmethod
+    def itemsize(dtype: str) -> int:
+        """Return the bytes of an element."""
+        return ITEMSIZE[dtype]
+
+    # ---- transfers ------------------------------------------------------------------------------------
+
+    def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
+        with self.vendor_calls("writing"):
+            self.staging.write(_address(outs[0]), attrs["data"])
+
+    def op_read(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
+        with self.vendor_calls("reading"):
+            self.staging.read(_address(ins[0]), attrs["into"])
+
+    def op_copy(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
+        with self.vendor_calls("copying"):
+            self.copy(outs[0], ins[0])
+
+    def copy(self, out: Ref, source: Ref) -> None:
+        """Queue a copy of the strided *source* to the contiguous *out*."""
+        if _is_contiguous(source):
+            nbytes = ITEMSIZE[out.dtype]
+            for extent in out.shape:
+                nbytes *= extent
+            kind = self.runtime.memcpyDeviceToDevice
+            self.runtime.memcpyAsync(_address(out), _address(source), nbytes, kind, self.stream)
+            return
+        kernel, ints = copy_kernel(out, source)
+        self.prepare_fused(kernel)((source.handle, out.handle), ints, ())
+
+    def synchronize(self) -> None:
+        with self.vendor_calls("waiting for its launches"):
+            self.runtime.streamSynchronize(self.stream)
+
+    # ---- fused kernels --------------------------------------------------------------------------------
+
+    def prepare_fused(self, kernel: Kernel) -> Prepared:
+        found = self._programs.get(kernel)
+        if found is None:
+            found = self._programs[kernel] = FusedKernel(self, kernel)
+        return found
+
+    def launch(  # noqa: PLR0913, PLR0917  a launch has that many parts
+        self,
+        source: str,
+        name: str,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        slots: tuple[str, ...],
+        values: tuple[Any, ...],
+    ) -> None:
+        """Queue the kernel *name* of *source*; for the ops that are no fused kernels."""
+        key = (source, name, grid, block)
+        launcher = self._launchers.get(key)
+        if launcher is None:
+            if len(self._launchers) > 1024:  # noqa: PLR2004  grids that keep changing must not grow it for ever
+                self._launchers.clear()
+            function = self.compiler.function(source, name)
+            launcher = self._launchers[key] = Launcher(
+                self.launch_kernel, function, grid, block, slots, fixed={}, stream=self.stream
+            )
+        launcher.call(*values)
+
+    # ---- ops ------------------------------------------------------------------------------------------
+
+    def op_matmul(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """C = A @ B; see `matmul.py`."""
+        with self.vendor_calls("multiplying matrices"):
+            if self._products is None:
+                self._products = MatrixProducts(self)
+            self._products(outs[0], ins[0], ins[1], attrs)
+
+    def op_random_bits(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Philox-4x32-10."""
+        out = outs[0]
+        blocks = -(-out.shape[0] // 4)
+        grid = (min(-(-blocks // 256), 32 * self.multiprocessors), 1, 1)
+        slots = ("pointer", "int64", "uint64", "uint64")
+        values = (_address(out), out.shape[0], attrs["key"], attrs["counter"])
+        with self.vendor_calls("drawing random bits"):
+            self.launch(sources.PHILOX, "philox", grid, (256, 1, 1), slots, values)
+
+    def op_scatter_add(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Sums of rows by index; see `row_sums.py`."""
+        with self.vendor_calls("adding up rows"):
+            scatter_add(self, outs[0], ins[0], ins[1], attrs)
+
+    def sorted_order(self, keys: int, count: int, scratch: Scratch) -> int:
+        """Return the address of int64 positions that sort *count* int64 keys stably; the memory is *scratch*'s."""
+        cupy = self.cupy
+        block = cupy.cuda.UnownedMemory(keys, 8 * count, scratch, self.ordinal)
+        array = cupy.ndarray((count,), cupy.int64, cupy.cuda.MemoryPointer(block, 0))
+        with self.cupy_stream, cupy.cuda.using_allocator(scratch.array_memory):
+            return int(cupy.argsort(array, kind="stable").data.ptr)
+
+
+class VendorCalls:
+    """A context around CUDA's calls; a class and not a generator, because every launch of an op passes through one."""
+
+    __slots__ = ("doing", "driver")
+
+    def __init__(self, driver: CudaDriver, doing: str) -> None:
+        self.driver = driver
+        self.doing = doing
+
+    def __enter__(self) -> None:
+        if self.driver.dead is not None:
+            raise self.driver.dead
+        try:
+            self.driver.set_device(self.driver.ordinal)
+        except self.driver.errors as error:
+            raise self.failure(error) from error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, self.driver.errors):
+            raise self.failure(error) from error
+
+    def failure(self, error: Exception) -> Exception:
+        """Return our exception for one of CUDA's."""
+        return self.driver.failure(error, self.doing)
+
+
+class Allocation(VendorCalls):
+    """The context of an allocation: no room is told apart from other failures."""
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self, driver: CudaDriver, nbytes: int) -> None:
+        super().__init__(driver, f"allocating {nbytes} bytes")
+        self.nbytes = nbytes
+
+    def failure(self, error: Exception) -> Exception:
+        """Return OutOfMemory with the figures, or what `VendorCalls` gives."""
+        if getattr(error, "status", 0) != vendor.OUT_OF_MEMORY:
+            return super().failure(error)
+        free, total = self.driver.runtime.memGetInfo()
+        return OutOfMemory(
+            f"{self.driver.device} has no room for {self.nbytes} bytes: {free} of {total} bytes are free; free arrays, "
+            "call pg.empty_cache() or use smaller batches"
+        )
+
+
+def _address(ref: Ref) -> int:
+    return int(ref.handle) + ref.offset * ITEMSIZE[ref.dtype]
+
+
+def _is_contiguous(ref: Ref) -> bool:
+    wanted = contiguous_strides(ref.shape)
+    return all(n == 1 or s == w for n, s, w in zip(ref.shape, ref.strides, wanted, strict=True))

@@ -1,0 +1,188 @@
+"""The matrix product: which of three ways, and the arithmetic of batches.
+
+Here: `Matmul`, called by the driver's `op_matmul`. Not here: kernel text (`matmul_source.py`).
+
+On a CPU device with unified memory a large product of floats is computed by NumPy's BLAS in the device's own memory: the three
+buffers are mapped, which waits for the queue and gives the host the right to touch them, and unmapped afterwards. Small products,
+integers, and every other device use kernels of this driver. POLYGRAD_OPENCL_GEMM=host|own overrules the choice.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from polygrad_opencl import matmul_source
+from polygrad_opencl.faults import translated
+from polygrad_opencl.session import Session
+
+from polygrad.driver import Ref, UnsupportedOp
+
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+# Multiply-adds below which the own kernel is faster than waiting for the queue and mapping three buffers.
+HOST_THRESHOLD = {"cpu": 2_000_000}
+LONG = np.int64
+
+
+class Layout(NamedTuple):
+    """A product as loops: batch axes as (extent, stride in out, in a, in b), then the sizes and strides of the matrices."""
+
+    batch: tuple[tuple[int, int, int, int], ...]
+    m: int
+    n: int
+    k: int
+    a: tuple[int, int]
+    b: tuple[int, int]
+
+
+def layout_of(out: Ref, a: Ref, b: Ref) -> Layout:
+    """Return the loops of a product with as few batch axes as its strides allow.
+
+    A batch axis along which b is constant and a's rows continue becomes part of m: one big product instead of many small ones.
+
+    >>> a, b, out = (Ref(0, 0, s, t, "float32") for s, t in (((5, 2, 3), (6, 3, 1)), ((5, 3, 4), (0, 4, 1)), ((5, 2, 4), (8, 4, 1))))
+    >>> layout_of(out, a, b)
+    Layout(batch=(), m=10, n=4, k=3, a=(3, 1), b=(4, 1))
+    """
+    m, k = a.shape[-2:]
+    n = b.shape[-1]
+    batch: list[tuple[int, int, int, int]] = []
+    stride = m * n
+    for axis in reversed(range(len(out.shape) - 2)):
+        extent = out.shape[axis]
+        if extent == 1:
+            continue
+        entry = (extent, stride, a.strides[axis], b.strides[axis])
+        stride *= extent
+        if batch and all(entry[i] == batch[-1][i] * batch[-1][0] for i in (1, 2, 3)):
+            batch[-1] = (batch[-1][0] * extent, *batch[-1][1:])
+        else:
+            batch.append(entry)
+    if batch and batch[0][3] == 0 and (batch[0][2] == m * a.strides[-2] or m == 1):
+        extent, _, step, _ = batch.pop(0)
+        rows = (step if m == 1 else a.strides[-2], a.strides[-1])
+        return Layout(tuple(reversed(batch)), m * extent, n, k, rows, (b.strides[-2], b.strides[-1]))
+    return Layout(tuple(reversed(batch)), m, n, k, (a.strides[-2], a.strides[-1]), (b.strides[-2], b.strides[-1]))
+
+
+def span(ref: Ref) -> tuple[int, int]:
+    """Return the first and one past the last element that a view touches.
+
+    >>> span(Ref(0, 5, (2, 3), (-4, 1), "float32"))
+    (1, 8)
+    """
+    ends = [(n - 1) * s for n, s in zip(ref.shape, ref.strides, strict=True)]
+    return ref.offset + sum(e for e in ends if e < 0), ref.offset + sum(e for e in ends if e > 0) + 1
+
+
+class Matmul:
+    """The products of one device."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def __call__(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Compute ``outs[0] = ins[0] @ ins[1]``; attribute `precision` asks for nothing that these devices could gain from."""
+        out, (a, b) = outs[0], ins
+        if not out.dtype == a.dtype == b.dtype or out.dtype == "bool":
+            message = f"{self.session.label} multiplies matrices of one number dtype, not {a.dtype} and {b.dtype} into {out.dtype}"
+            raise UnsupportedOp(message)
+        layout = layout_of(out, a, b)
+        if self._by_host(out.dtype, layout):
+            self._host(out, a, b, layout)
+        else:
+            self._own(out, a, b, layout)
+
+    def _by_host(self, dtype: str, layout: Layout) -> bool:
+        wish = os.environ.get("POLYGRAD_OPENCL_GEMM", "")
+        session = self.session
+        able = session.kind == "cpu" and session.unified and not session.simulated and dtype in FLOATS
+        if wish in ("own", "host") or not able:
+            return able and wish == "host"
+        work = layout.m * layout.n * layout.k
+        for extent, *_ in layout.batch:
+            work *= extent
+        return work >= HOST_THRESHOLD["cpu"]
+
+    # ---- by BLAS on the host --------------------------------------------------------------------------
+
+    def _host(self, out: Ref, a: Ref, b: Ref, layout: Layout) -> None:
+        session, cl = self.session, self.session.cl
+        flags = cl.map_flags
+        maps: list[Any] = []
+        axes = [entry[0] for entry in layout.batch]
+        try:
+            views = []
+            # The queue is in order: when the last map has returned, the other two are done as well.
+            for ref, flag, which, matrix in (
+                (a, flags.READ, 2, ((layout.m, layout.a[0]), (layout.k, layout.a[1]))),
+                (b, flags.READ, 3, ((layout.k, layout.b[0]), (layout.n, layout.b[1]))),
+                (out, flags.WRITE_INVALIDATE_REGION, 1, ((layout.m, layout.n), (layout.n, 1))),
+            ):
+                low, high = span(ref)
+                dtype = np.dtype("uint16" if ref.dtype == "bfloat16" else ref.dtype)
+                mapped, _ = cl.enqueue_map_buffer(
+                    session.queue, ref.handle, flag, low * dtype.itemsize, (high - low,), dtype, is_blocking=ref is out
+                )
+                maps.append(mapped)
+                shape = (*axes, *(extent for extent, _ in matrix))
+                steps = (*(entry[which] for entry in layout.batch), *(step for _, step in matrix))
+                origin = (ref.offset - low) * dtype.itemsize
+                views.append(np.ndarray(shape, dtype, mapped, origin, [s * dtype.itemsize for s in steps]))
+            multiply(*views, out.dtype)
+        except cl.Error as error:
+            raise translated(error, session.label, "map the operands of a matrix product") from error
+        finally:
+            for mapped in maps:
+                mapped.base.release(session.queue)
+
+    # ---- by a kernel of ours --------------------------------------------------------------------------
+
+    def _own(self, out: Ref, a: Ref, b: Ref, layout: Layout) -> None:
+        *outer, first, second = ((1, 0, 0, 0), (1, 0, 0, 0), *layout.batch)
+        extents = [entry[0] for entry in outer]
+        for index in np.ndindex(*extents):
+            o, oa, ob = (
+                sum(i * entry[which] for i, entry in zip(index, outer, strict=True)) + ref.offset
+                for which, ref in ((1, out), (2, a), (3, b))
+            )
+            numbers = [
+                o, oa, ob, layout.m, layout.n, layout.k, *layout.a, *layout.b, first[0] * second[0], second[0],
+                first[1], second[1], first[2], second[2], first[3], second[3],
+            ]  # fmt: skip
+            buffers = [(None, out.handle), (None, a.handle), (None, b.handle)]
+            self._launch(out.dtype, layout, first[0] * second[0], [*buffers, *((LONG, v) for v in numbers)])
+
+    def _launch(self, dtype: str, layout: Layout, batch: int, arguments: list[Any]) -> None:
+        session = self.session
+        if session.kind == "cpu" and os.environ.get("POLYGRAD_OPENCL_STYLE") != "gpu":
+            source = matmul_source.strips(dtype)
+            session.run(source, "matmul", (8 * session.compute_units,), (1,), arguments)
+            return
+        wide = dtype in ("float64", "int64", "uint64")
+        large = min(layout.m, layout.n) >= 512 and not wide
+        tile, deep = (128, 8) if large else (64, 16)
+        size = (16 * -(-layout.n // tile), 16 * -(-layout.m // tile), batch)
+        session.run(matmul_source.tiled(dtype, tile, deep), "matmul", size, (16, 16, 1), arguments)
+
+
+def multiply(a: Any, b: Any, out: Any, dtype: str) -> None:
+    """Compute ``out = a @ b`` on the host; 16-bit floats through float32, bfloat16 given as its bits in uint16.
+
+    >>> one = np.full((1, 1), 0x3F80, np.uint16)
+    >>> out = np.zeros((1, 1), np.uint16)
+    >>> multiply(one, one, out, "bfloat16")
+    >>> hex(out[0, 0])
+    '0x3f80'
+    """
+    with np.errstate(all="ignore"):
+        if dtype == "bfloat16":
+            wide = [(x.astype(np.uint32) << 16).view(np.float32) for x in (a, b)]
+            product = np.matmul(*wide)
+            bits = product.view(np.uint32)
+            even = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+            out[...] = np.where(np.isnan(product), (bits >> 16) | 64, even)
+        elif dtype == "float16":
+            out[...] = np.matmul(a.astype(np.float32), b.astype(np.float32))
+        else:
+            np.matmul(a, b, out=out)

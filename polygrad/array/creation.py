@@ -1,0 +1,178 @@
+"""Arrays of foreign data.
+
+Here: asarray, from_dlpack, astype, can_cast, result_type. Not here: zeros and their like, which are ops of the table.
+"""
+
+from typing import Any
+
+from polygrad import dtypes
+from polygrad.array import interchange
+from polygrad.array.config import default_float, default_int, resolve
+from polygrad.array.functions import FUNCTIONS
+from polygrad.array.object import Array, scalar_array
+from polygrad.errors import DTypeError
+
+
+def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Array:
+    """Return *obj* as an array.
+
+    Parameters
+    ----------
+    obj : bool, int, float, nested sequence of them, NumPy array, Array, or an object with DLPack or the buffer protocol
+        Python ints become int64, floats float64 (int32 and float32 on devices without those).
+    dtype : dtype, optional
+        The wanted dtype.
+    device : str, optional
+        The wanted device; an Array stays on its own.
+    copy : bool, optional
+        None copies foreign memory, so that later writes to it do not matter. False takes it as it is, and raises if the device cannot.
+
+    Raises
+    ------
+    DTypeError, ShapeError
+        If *obj* cannot be an array.
+    ValueError
+        If *copy* is False and a copy is needed.
+    OverflowError
+        If a Python int does not fit *dtype*.
+
+    Examples
+    --------
+    >>> import polygrad as pg
+    >>> pg.asarray([[1, 2], [3, 4]])
+    Array([[1, 2],
+           [3, 4]], dtype=int64, device='cpu:0')
+    """
+    wanted = None if dtype is None else dtypes.as_dtype(dtype)
+    if isinstance(obj, Array):
+        return _from_array(obj, wanted, device, copy)
+    name = resolve(device)
+    if isinstance(obj, complex):
+        raise DTypeError("polygrad has no complex dtypes yet: use real and imaginary parts")
+    if isinstance(obj, (bool, int, float)) and not interchange.is_numpy_scalar(obj):
+        if copy is False:
+            raise ValueError("cannot make an array of a Python number without a copy: leave copy=False out")
+        return scalar_array(obj, wanted or _default(obj, name), name)
+    if isinstance(obj, (list, tuple)) and _arrays_in(obj):
+        return FUNCTIONS["stack"]([asarray(o, dtype=wanted, device=name) for o in obj])  # type: ignore[no-any-return]
+    if copy is False:
+        return _adopt(obj, wanted, name)
+    if hasattr(obj, "__dlpack__") and not interchange.is_numpy(obj) and not hasattr(obj, "__array__"):
+        return from_dlpack(obj, device=device)
+    return Array(interchange.from_numpy(obj, name, wanted or _default_of_list(obj, name)))
+
+
+def _default(value: Any, name: str) -> dtypes.DType:
+    if isinstance(value, bool):
+        return dtypes.bool_
+    return default_int(name) if isinstance(value, int) else default_float(name)
+
+
+def _default_of_list(obj: Any, name: str) -> dtypes.DType | None:
+    """Return the dtype for Python data if the device lacks the usual one; None lets NumPy find it."""
+    if interchange.is_numpy(obj) or not isinstance(obj, (list, tuple)):
+        return None
+    import numpy  # noqa: PLC0415, ICN001  see interchange; only for a look at the kind
+
+    found = numpy.asarray(obj)
+    if not found.size and found.dtype.kind == "f":
+        return default_float(name)
+    return {"f": default_float(name), "i": default_int(name)}.get(found.dtype.kind) if _plain(obj) else None
+
+
+def _plain(obj: Any) -> bool:
+    """Whether nested lists hold Python numbers alone."""
+    if isinstance(obj, (list, tuple)):
+        return all(_plain(o) for o in obj)
+    return type(obj) in (bool, int, float)
+
+
+def _arrays_in(obj: Any) -> bool:
+    return any(isinstance(o, Array) or (isinstance(o, (list, tuple)) and _arrays_in(o)) for o in obj)
+
+
+def _from_array(obj: Array, wanted: dtypes.DType | None, device: Any, copy: bool | None) -> Array:
+    out = obj if device is None else obj.to_device(device)
+    moved = out is not obj
+    if wanted is not None and wanted is not out.dtype:
+        out, moved = out.astype(wanted), True
+    if copy is False and moved:
+        raise ValueError(f"cannot make {wanted or obj.dtype.name} on {device or obj.device} of this array without a copy")
+    return out.astype(out.dtype) if copy and not moved else out
+
+
+def _adopt(obj: Any, wanted: dtypes.DType | None, name: str) -> Array:
+    import numpy  # noqa: PLC0415, ICN001  as above: a view, no computation
+
+    array = numpy.asarray(obj) if not interchange.is_numpy(obj) else obj
+    if wanted is not None and array.dtype != wanted:
+        raise ValueError(f"cannot make {wanted.name} of {array.dtype} without a copy")
+    node = interchange.adopt_numpy(array, name)
+    if node is None:
+        raise ValueError(f"{name} cannot use this memory without a copy: it must be contiguous host memory on a host device")
+    return Array(node)
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
+    """Return an array from any object with ``__dlpack__``, through host memory.
+
+    Memory that the device can use stays shared unless *copy* is true.
+    """
+    if isinstance(x, Array):
+        return asarray(x, device=device, copy=copy)
+    import numpy  # noqa: PLC0415, ICN001  NumPy speaks DLPack for host memory
+
+    if not hasattr(x, "__dlpack__"):
+        raise DTypeError(f"cannot take {type(x).__name__} by DLPack: it has no __dlpack__; use pg.asarray(...)")
+    array = numpy.from_dlpack(x)
+    name = resolve(device)
+    if not copy:
+        node = interchange.adopt_numpy(array, name)
+        if node is not None:
+            return Array(node)
+        if copy is False:
+            raise ValueError(f"{name} cannot use this memory without a copy: it must be contiguous host memory on a host device")
+    return Array(interchange.from_numpy(array, name, None))
+
+
+def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Array:
+    """Return *x* with elements of another dtype; see `Array.astype`."""
+    out = x.astype(dtype, copy=copy)
+    return out if device is None else out.to_device(device)
+
+
+def result_type(*arrays_and_dtypes: Any) -> dtypes.DType:
+    """Return the dtype that arrays, dtypes and Python scalars promote to together.
+
+    >>> import polygrad as pg
+    >>> pg.result_type(pg.int32, pg.float32, 2.5)
+    dtype('float32')
+    """
+    strong: dtypes.DType | None = None
+    weak = []
+    for a in arrays_and_dtypes:
+        if isinstance(a, (bool, int, float)):
+            weak.append(a)
+            continue
+        dtype = a.dtype if isinstance(a, Array) else dtypes.as_dtype(a)
+        strong = dtype if strong is None else dtypes.promote(strong, dtype)
+    if strong is None:
+        raise DTypeError("result_type needs at least one array or dtype beside Python scalars")
+    for value in weak:
+        strong = dtypes.weak(value, strong)
+    return strong
+
+
+def can_cast(from_: Any, to: Any, /) -> bool:
+    """Return whether promotion takes *from_*, a dtype or array, to *to*.
+
+    >>> import polygrad as pg
+    >>> pg.can_cast(pg.int8, pg.float32), pg.can_cast(pg.float64, pg.float32)
+    (True, False)
+    """
+    source = from_.dtype if isinstance(from_, Array) else dtypes.as_dtype(from_)
+    target = dtypes.as_dtype(to)
+    try:
+        return dtypes.promote(source, target) is target
+    except DTypeError:
+        return False

@@ -1,0 +1,116 @@
+"""When and where things are computed, and what that takes.
+
+Here: realize, eager, explain, counters, memory, devices and drivers as users ask for them.
+Not here: how any of it works (runtime, schedule, driver).
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from polygrad.array.config import resolve
+from polygrad.array.tree import leaves_of
+from polygrad.driver import binding, tracer
+from polygrad.driver.loader import REGISTRY, DriverRecord
+from polygrad.graph.node import RECORDING, Node, on_overflow
+from polygrad.runtime import launch_counter, set_matmul_precision, transfer
+from polygrad.runtime import realize as _realize
+from polygrad.runtime.devices import state
+from polygrad.runtime.explaining import explain_nodes
+
+__all__ = ["launch_counter", "set_matmul_precision"]
+
+
+def realize(*trees: Any) -> Any:
+    """Compute arrays (or trees of arrays) now, together; return what was given.
+
+    >>> import polygrad as pg
+    >>> x = pg.asarray([1.0, 2.0])
+    >>> y, z = pg.realize(x + 1, x * 2)
+    """
+    _realize([a._node for a in leaves_of(list(trees))])
+    return trees[0] if len(trees) == 1 else trees
+
+
+@contextlib.contextmanager
+def eager() -> Iterator[None]:
+    """Compute op by op within a block of this thread: errors of a device come at the line that made them; nothing is fused.
+
+    >>> import polygrad as pg
+    >>> with pg.eager():
+    ...     y = pg.exp(pg.asarray([0.0]))
+    """
+    outer = RECORDING.observer
+
+    def now(node: Node) -> None:
+        if node.device is not None and node.storage is None:
+            _realize([node])
+        if outer is not None:
+            outer(node)
+
+    RECORDING.observer = now
+    try:
+        yield
+    finally:
+        RECORDING.observer = outer
+
+
+def explain(*trees: Any) -> str:
+    """Print and return the kernels that computing arrays would launch: their loads, stores, bytes and instructions.
+
+    Nothing is computed.
+    """
+    text = explain_nodes([a._node for a in leaves_of(list(trees))])
+    print(text)  # noqa: T201  printing is what it is for
+    return text
+
+
+def synchronize(device: str | None = None) -> None:
+    """Wait until a device has done everything, and raise what its launches met (a bad index, say)."""
+    transfer.synchronize(resolve(device))
+
+
+def memory_stats(device: str | None = None) -> dict[str, int]:
+    """Return bytes in use by arrays, bytes held from the driver, the peak in use, and the number of driver allocations."""
+    return state(resolve(device)).pool.stats()
+
+
+def empty_cache(device: str | None = None) -> int:
+    """Give memory that no array uses back to the driver; return how many bytes that were."""
+    found = state(resolve(device))
+    found.device.synchronize()
+    return found.pool.release_free()
+
+
+def list_devices() -> list[str]:
+    """Return the names of the devices of all drivers that can be loaded; what cannot is in `drivers()`."""
+    return binding.list_devices(REGISTRY)
+
+
+def drivers() -> list[DriverRecord]:
+    """Return a record for each advertised driver: its status, and why it cannot be used if it cannot."""
+    return binding.examine_drivers(REGISTRY)
+
+
+def register_driver(plugin: Any) -> None:
+    """Add a driver of this process, a pluggy plugin or a DriverBase subclass, without installing anything."""
+    REGISTRY.register(plugin)
+
+
+@contextlib.contextmanager
+def profile() -> Iterator[Any]:
+    """Record every launch, transfer and allocation in a block, waiting for each, so that its time is its own.
+
+    Yields a profile: print it for a table, or ``export("trace.json")`` for Chrome's or Perfetto's viewer.
+    """
+    with tracer.profile(REGISTRY) as p:
+        yield p
+
+
+def _shorten(node: Node) -> None:
+    """Compute a node whose pending graph has become too deep; host scalars and nodes without a device wait."""
+    if node.device is not None:
+        _realize([node])
+
+
+on_overflow(_shorten)

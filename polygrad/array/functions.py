@@ -1,0 +1,187 @@
+"""One public function, and where it fits one method, for each op of the table.
+
+Here: the step from nodes to arrays: operands unwrapped, results wrapped, new arrays put on a device.
+Not here: what any op does; functions that make arrays of foreign data (`creation.py`).
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from polygrad import dtypes
+from polygrad.array.config import default_float, default_int, resolve
+from polygrad.array.object import Array, as_node
+from polygrad.errors import DeviceError
+from polygrad.graph.functions import F
+from polygrad.graph.node import RECORDING, Node
+from polygrad.ops.table import TABLE, Op
+
+CREATION = {"full", "zeros", "ones", "empty", "arange", "linspace", "eye", "tri"}
+LIKE = {"full_like", "zeros_like", "ones_like", "empty_like"}
+_DEFAULTED = {"zeros", "ones", "empty", "linspace", "eye", "tri"}
+
+
+def wrap(result: Any, device: str | None = None) -> Any:
+    """Return nodes as arrays, in lists and tuples too; nodes without a device go to *device*."""
+    if isinstance(result, Node):
+        if result.device is None:
+            result.device = resolve(device)
+        return Array(result)
+    if isinstance(result, (list, tuple)):
+        return type(result)(wrap(r, device) for r in result)
+    return result
+
+
+def device_of(args: Any) -> str | None:
+    """Return the device of the first array in a call's arguments."""
+    for a in args:
+        if isinstance(a, Array):
+            return a.device
+        if isinstance(a, (list, tuple)):
+            found = device_of(a)
+            if found is not None:
+                return found
+    return None
+
+
+def _public(op: Op) -> Callable[..., Any]:
+    function = getattr(F, op.name)
+
+    @functools.wraps(op.body)
+    def wrapped(*args: Any, tape: Any = None, **kwargs: Any) -> Any:
+        device = device_of(args)
+        nodes = [as_node(a, device) for a in args]
+        named = {k: as_node(v, device) for k, v in kwargs.items()} if kwargs else kwargs
+        if tape is None:
+            return wrap(function(*nodes, **named), device)
+        before, RECORDING.enabled = RECORDING.enabled, True
+        outer, RECORDING.observer = RECORDING.observer, tape._note  # the tape is asked for by name
+        try:
+            return wrap(function(*nodes, **named), device)
+        finally:
+            RECORDING.enabled, RECORDING.observer = before, outer
+
+    return _sign(wrapped, op)
+
+
+def _sign(wrapped: Callable[..., Any], op: Op) -> Callable[..., Any]:
+    wrapped.__signature__ = op.signature  # type: ignore[attr-defined]
+    wrapped.__module__ = "polygrad"
+    wrapped.__qualname__ = wrapped.__name__ = op.name
+    wrapped.__annotations__ = {}
+    return wrapped
+
+
+def _creating(op: Op) -> Callable[..., Any]:
+    function = getattr(F, op.name)
+
+    @functools.wraps(op.body)
+    def wrapped(*args: Any, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
+        name = resolve(device)
+        dtype = default_float(name) if dtype is None and op.name in _DEFAULTED else dtype
+        nodes = [as_node(a, name) for a in args]
+        named = {k: as_node(v, name) for k, v in kwargs.items()}
+        made = function(*nodes, dtype=dtype, **named) if dtype is not None else function(*nodes, **named)
+        if dtype is None and made.dtype.name not in _held(name):
+            made = F.astype(made, default_float(name) if dtypes.KINDS[made.dtype] == "float" else default_int(name))
+        return wrap(made, name)
+
+    return _with_device(_sign(wrapped, op))
+
+
+def _held(name: str) -> frozenset[str]:
+    from polygrad.runtime.devices import state  # noqa: PLC0415  beside its one use
+
+    return state(name).info.dtypes
+
+
+def _liking(op: Op) -> Callable[..., Any]:
+    function = getattr(F, op.name)
+
+    @functools.wraps(op.body)
+    def wrapped(x: Array, /, *args: Any, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
+        if not isinstance(x, Array):
+            raise TypeError(f"{op.name} takes an array, got {type(x).__name__}; convert it with pg.asarray(...)")
+        name = x.device if device is None else resolve(device)
+        named = {k: as_node(v, name) for k, v in kwargs.items()}
+        nodes = [as_node(a, name) for a in args]
+        if dtype is not None:
+            named["dtype"] = dtypes.as_dtype(dtype)
+        plain = F.cut(x._node)
+        return wrap(function(plain, *nodes, **named), name)
+
+    return _with_device(_sign(wrapped, op))
+
+
+def _with_device(wrapped: Callable[..., Any]) -> Callable[..., Any]:
+    sign: inspect.Signature = wrapped.__signature__  # type: ignore[attr-defined]
+    parameters = list(sign.parameters.values())
+    for name in ("dtype", "device"):
+        if name not in sign.parameters:
+            parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None))
+    wrapped.__signature__ = sign.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return wrapped
+
+
+def same_device(op: str, *arrays: Array) -> None:
+    """Raise DeviceError if arrays are on several devices."""
+    if len({a.device for a in arrays}) > 1:
+        raise DeviceError.mixed(op, [f"{a._node.aval!r} on {a.device}" for a in arrays])
+
+
+def make_all() -> dict[str, Callable[..., Any]]:
+    """Return the public functions by name."""
+    out = {}
+    for op in TABLE.values():
+        if op.name.endswith("_") or not op.public or op.name in PRIVATE:
+            continue
+        maker = _creating if op.name in CREATION else _liking if op.name in LIKE else _public
+        out[op.name] = maker(op)
+    return out
+
+
+# Composites that only rules and other composites use.
+PRIVATE = {
+    "as_nodes", "like", "constant", "cut", "full_of", "sum_to", "spread", "swap_last", "checked_index", "products_of_others",
+    "pair", "stop_gradient", "getitem", "uniform", "normal", "randint", "bernoulli", "random_bits", "alias", "astype", "bitcast",
+    "softmath_log", "iota", "buffer", "host_scalar",
+}  # fmt: skip
+
+FUNCTIONS = make_all()
+
+
+def _add_methods() -> None:
+    """Give Array a method for each function whose first operand is the array itself."""
+    for name, function in FUNCTIONS.items():
+        parameters = list(inspect.signature(function).parameters.values())
+        first = parameters[0].name if parameters else ""
+        if first in ("x", "x1") and name not in CREATION | LIKE and not hasattr(Array, name):
+            setattr(Array, name, function)
+
+
+_add_methods()
+
+
+def _variadic(name: str) -> Callable[..., Array]:
+    function = FUNCTIONS[name]
+
+    @functools.wraps(function)
+    def method(self: Array, *sizes: Any, **kwargs: Any) -> Array:
+        given = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+        return function(self, given, **kwargs)  # type: ignore[no-any-return]
+
+    return method
+
+
+for _name in ("reshape", "permute_dims", "broadcast_to"):
+    setattr(Array, _name, _variadic(_name))
+
+
+def _transpose(self: Array, *order: Any) -> Array:
+    """Return the axes in another order, reversed if none is given."""
+    given = order[0] if len(order) == 1 and isinstance(order[0], (tuple, list)) else order
+    return FUNCTIONS["permute_dims"](self, given or tuple(range(self.ndim))[::-1])  # type: ignore[no-any-return]
+
+
+Array.transpose = _transpose  # type: ignore[attr-defined]

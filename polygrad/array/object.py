@@ -1,0 +1,401 @@
+"""Array: what users hold. A thin handle on a node.
+
+Here: attributes, operators, conversion to Python and NumPy, `requires_grad`, `grad` and `backward`.
+Not here: functions (`functions.py` makes one for each op of the table, and a method with it), derivatives, memory.
+"""
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from polygrad import dtypes
+from polygrad.array import interchange
+from polygrad.array.config import get_device, resolve
+from polygrad.errors import DTypeError, GradError, ShapeError
+from polygrad.graph.functions import F
+from polygrad.graph.node import Node, apply, lift, scalar
+from polygrad.ops.table import TABLE, Op
+from polygrad.runtime.realize import ALWAYS, active_mask, realize
+
+
+class Array:
+    """An n-dimensional array on a device, lazily computed and differentiable.
+
+    Made by `asarray`, `zeros` and their like, never by this class. Arithmetic follows the Array API standard; Python scalars adapt to
+    the array's dtype. Nothing is computed until a value is looked at (printing, `numpy()`, `float()`, `realize()`).
+
+    Examples
+    --------
+    >>> import polygrad as pg
+    >>> x = pg.asarray([1.0, 2.0, 3.0])
+    >>> (x * x).sum()
+    Array(14., dtype=float64, device='cpu:0')
+    """
+
+    __slots__ = ("__weakref__", "_grad", "_node")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._grad: Array | None = None
+
+    # ---- what it is ---------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the axes."""
+        return self._node.aval.shape
+
+    @property
+    def dtype(self) -> dtypes.DType:
+        """The dtype of the elements, a numpy.dtype."""
+        return self._node.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self._node.aval.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self._node.aval.size
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the elements take."""
+        return self._node.aval.size * self._node.aval.dtype.itemsize
+
+    @property
+    def device(self) -> str:
+        """The device's name, such as ``cpu:0``."""
+        return self._node.device or get_device()
+
+    @property
+    def T(self) -> "Array":  # noqa: N802  the Array API's name
+        """The transpose of a matrix, as a view."""
+        if self.ndim != 2:  # noqa: PLR2004  a matrix has two axes
+            raise ShapeError(f"cannot transpose shape {list(self.shape)} by .T: it takes two axes; use .mT or permute_dims")
+        return Array(F.permute_(self._node, (1, 0)))
+
+    @property
+    def mT(self) -> "Array":  # noqa: N802  the Array API's name
+        """The transpose of the last two axes, as a view."""
+        if self.ndim < 2:  # noqa: PLR2004  a matrix has two axes
+            raise ShapeError(f"cannot transpose shape {list(self.shape)} by .mT: it takes at least two axes")
+        return Array(F.swap_last(self._node))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a 0-d array has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Any:
+        if not self.shape:
+            raise TypeError("cannot iterate over a 0-d array")
+        return (self[k] for k in range(self.shape[0]))
+
+    def __repr__(self) -> str:
+        body = interchange.text(self._node, "Array(")
+        tail = ", requires_grad=True" if self.requires_grad else ""
+        return f"Array({body}, dtype={self.dtype.name}, device={self.device!r}{tail})"
+
+    # ---- values --------------------------------------------------------------------------------------------
+
+    def realize(self) -> "Array":
+        """Compute the value now; return self."""
+        realize([self._node])
+        return self
+
+    def numpy(self) -> Any:
+        """Return the value as a new NumPy array.
+
+        Raises
+        ------
+        GradError
+            If gradients are recorded for it: say ``.detach()`` first.
+        """
+        self._may_leave("numpy()")
+        return interchange.to_numpy(self._node)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        self._may_leave("__array__")
+        if copy is False:
+            value = interchange.view_numpy(self._node)
+            if dtype is not None and value.dtype != dtype:
+                raise ValueError(f"cannot view {self.dtype.name} as {dtype} without a copy")
+            return value
+        value = interchange.to_numpy(self._node)
+        return value if dtype is None else value.astype(dtype, copy=False)
+
+    def _may_leave(self, how: str) -> None:
+        if self.requires_grad:
+            raise GradError(
+                f"{how} of an array that needs gradients would leave the recording: use .detach() first, or .item() for a number"
+            )
+
+    def item(self) -> bool | int | float:
+        """Return the only element as a Python number."""
+        if self.size != 1:
+            raise ShapeError(f"item() takes an array of one element, this one has shape {list(self.shape)}; use .tolist()")
+        return interchange.to_numpy(self._node).reshape(()).item()  # type: ignore[no-any-return]
+
+    def tolist(self) -> Any:
+        """Return the elements as nested lists of Python numbers."""
+        return interchange.to_python(self._node)
+
+    def _zero_d(self, what: str) -> Any:
+        if self.ndim:
+            raise TypeError(f"{what}() takes a 0-d array, this one has shape {list(self.shape)}; use .item() or .tolist()")
+        return self.item()
+
+    def __float__(self) -> float:
+        return float(self._zero_d("float"))
+
+    def __int__(self) -> int:
+        return int(self._zero_d("int"))
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ValueError(f"the truth of an array of shape {list(self.shape)} is ambiguous: use pg.any(x) or pg.all(x)")
+        return bool(self.item())
+
+    def __index__(self) -> int:
+        if dtypes.KINDS[self.dtype] != "int":
+            raise TypeError(f"only integer arrays are an index, this one is {self.dtype.name}")
+        return int(self._zero_d("int"))
+
+    # ---- gradients ---------------------------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients are recorded for this array. Setting it makes the array a leaf, or an ordinary array again."""
+        return bool(self._node.mask & active_mask())
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        if not wanted:
+            self._node = F.cut(self._node)
+        elif not self.requires_grad:
+            self._become_leaf(self._node)
+
+    def requires_grad_(self, wanted: bool = True) -> "Array":
+        """Set `requires_grad`; return self."""
+        self.requires_grad = wanted
+        return self
+
+    def _become_leaf(self, value: Node) -> None:
+        self._node = make_leaf(value, ALWAYS, self.dtype)
+        self._node.leaf = weakref.ref(self)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether gradients end here: the array was not computed from others that need them."""
+        return not self.requires_grad or not any(p.mask & active_mask() for p in self._node.parents)
+
+    @property
+    def grad(self) -> "Array | None":
+        """The gradient that `backward` has accumulated, or None."""
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: "Array | None") -> None:
+        if value is not None and value.shape != self.shape:
+            raise ShapeError(f"cannot set a gradient of shape {list(value.shape)} on an array of shape {list(self.shape)}")
+        self._grad = value
+
+    def backward(self, gradient: "Array | None" = None, *, retain_graph: bool = False) -> None:
+        """Add the gradients of this array to the `.grad` of the leaves it was computed from.
+
+        Parameters
+        ----------
+        gradient : Array, optional
+            The cotangent to start from, of this array's shape; a scalar starts from 1.
+        retain_graph : bool
+            Whether the graph may be gone backward through again; otherwise it is freed.
+
+        Raises
+        ------
+        GradError
+            If the array is not a scalar and no *gradient* is given, if it needs no gradients, or if its graph was freed.
+
+        Examples
+        --------
+        >>> import polygrad as pg
+        >>> x = pg.asarray(3.0).requires_grad_()
+        >>> (x * x).backward()
+        >>> x.grad
+        Array(6., dtype=float64, device='cpu:0')
+        """
+        from polygrad.array.recording import backward  # noqa: PLC0415  built on this class
+
+        backward(self, gradient, retain_graph)
+
+    def detach(self) -> "Array":
+        """Return the same value as a constant: no gradient flows through it."""
+        return Array(F.cut(self._node))
+
+    # ---- elsewhere, otherwise ----------------------------------------------------------------------------------
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> "Array":
+        """Return this array on *device*; gradients flow back. On its own device it is itself."""
+        if stream is not None:
+            raise ValueError("polygrad orders its own work: stream must be None")
+        name = resolve(device)
+        return self if name == self.device else Array(F.to_device_(self._node, name))
+
+    to = to_device
+
+    def astype(self, dtype: Any, /, *, copy: bool = True) -> "Array":
+        """Return this array with elements of another dtype; itself if it has that and *copy* is false."""
+        wanted = dtypes.as_dtype(dtype)
+        if wanted is self.dtype:
+            return Array(F.alias(self._node)) if copy else self
+        return Array(F.astype(self._node, wanted))
+
+    def __getitem__(self, key: Any) -> "Array":
+        return Array(F.getitem(self._node, as_key(key, self.device)))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        from polygrad.array.mutation import assign  # noqa: PLC0415  built on this class
+
+        assign(self, key, value)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        import polygrad  # noqa: PLC0415  the package imports this module
+
+        if api_version is not None and api_version not in ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12"):
+            raise ValueError(f"polygrad does not know revision {api_version!r} of the Array API standard")
+        return polygrad
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __complex__(self) -> complex:
+        return complex(float(self))
+
+
+def make_leaf(value: Node, mask: int, dtype: dtypes.DType) -> Node:
+    """Return a node of the same value that a recording watches."""
+    if dtypes.KINDS[dtype] != "float":
+        raise GradError(f"{dtype.name} arrays have no gradients: only float dtypes do; convert with .astype('float32')")
+    leaf = F.cut(value)
+    leaf.mask = mask
+    if value.storage is not None:
+        leaf.storage = value.storage
+        leaf.parents = () if not value.mask else leaf.parents
+    return leaf
+
+
+def as_node(value: Any, device: str | None = None) -> Any:
+    """Return an Array's node, a NumPy array as a node on *device*, a NumPy scalar as a Python number, anything else as it is."""
+    if isinstance(value, Array):
+        return value._node
+    if isinstance(value, (bool, int, float)) and type(value) in (bool, int, float):
+        return value
+    if isinstance(value, complex):
+        raise DTypeError("polygrad has no complex dtypes yet: use real and imaginary parts")
+    if isinstance(value, (list, tuple)):
+        return type(value)(as_node(v, device) for v in value) if _has_array(value) else value
+    if interchange.is_numpy_scalar(value):
+        return value.item()
+    if interchange.is_numpy(value):
+        return interchange.from_numpy(value, device or get_device(), None)
+    return value
+
+
+def _has_array(values: Any) -> bool:
+    return any(isinstance(v, Array) or interchange.is_numpy(v) or interchange.is_numpy_scalar(v) for v in values)
+
+
+def as_key(key: Any, device: str) -> Any:
+    """Return an index with its arrays as nodes; lists of ints count as integer arrays."""
+    if isinstance(key, tuple):
+        return tuple(as_key(k, device) for k in key)
+    if isinstance(key, list):
+        return interchange.from_numpy(key, device, dtypes.int64 if not key else None)
+    return as_node(key, device)
+
+
+def operand(value: Any, like: Node) -> Node | None:
+    """Return the other operand of an operator as a node, or None if polygrad cannot take it."""
+    kind = type(value)
+    if kind is float or kind is int or kind is bool:
+        return lift(value, like)
+    if isinstance(value, Array):
+        return value._node
+    if interchange.is_numpy_scalar(value):
+        return lift(value.item(), like)
+    if interchange.is_numpy(value):
+        return interchange.from_numpy(value, like.device or get_device(), None)
+    if isinstance(value, (bool, int, float)):
+        return lift(value, like)
+    return None
+
+
+def _binary(op: Op) -> tuple[Callable[[Array, Any], Any], Callable[[Array, Any], Any]]:
+    def forward(self: Array, other: Any) -> Any:
+        a = self._node
+        b = other._node if type(other) is Array else operand(other, a)
+        return NotImplemented if b is None else Array(apply(op, (a, b)))
+
+    def reflected(self: Array, other: Any) -> Any:
+        a = self._node
+        b = operand(other, a)
+        return NotImplemented if b is None else Array(apply(op, (b, a)))
+
+    return forward, reflected
+
+
+def _through(name: str) -> tuple[Callable[[Array, Any], Any], Callable[[Array, Any], Any]]:
+    """Return operators of a composite, which takes Python scalars as they are."""
+    function = getattr(F, name)
+
+    def forward(self: Array, other: Any) -> Any:
+        b = as_node(other, self.device)
+        return Array(function(self._node, b)) if isinstance(b, (Node, bool, int, float)) else NotImplemented
+
+    def reflected(self: Array, other: Any) -> Any:
+        b = as_node(other, self.device)
+        if isinstance(b, (bool, int, float)):
+            b = lift(b, self._node)
+        return Array(function(b, self._node)) if isinstance(b, Node) else NotImplemented
+
+    return forward, reflected
+
+
+def _install() -> None:
+    elementwise = {
+        "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "and": "bitwise_and", "or": "bitwise_or",
+        "xor": "bitwise_xor", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
+    }  # fmt: skip
+    for dunder, name in elementwise.items():
+        forward, reflected = _binary(TABLE[name])
+        setattr(Array, f"__{dunder}__", forward)
+        setattr(Array, f"__r{dunder}__", reflected)
+    for dunder, name in {"floordiv": "floor_divide", "mod": "remainder", "pow": "pow", "matmul": "matmul"}.items():
+        forward, reflected = _through(name)
+        setattr(Array, f"__{dunder}__", forward)
+        setattr(Array, f"__r{dunder}__", reflected)
+    for dunder, name in {
+        "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
+    }.items():  # fmt: skip
+        setattr(Array, f"__{dunder}__", _binary(TABLE[name])[0])
+    for dunder, name in {"neg": "negative", "pos": "positive", "invert": "bitwise_invert", "abs": "abs"}.items():
+        setattr(Array, f"__{dunder}__", functools.partialmethod(_unary, getattr(F, name)))
+
+
+def _unary(self: Array, function: Callable[[Node], Node]) -> Array:
+    return Array(function(self._node))
+
+
+_install()
+
+
+def scalar_array(value: bool | int | float, dtype: dtypes.DType, device: str) -> Array:
+    """Return a 0-d array of a Python number."""
+    node = scalar(value, dtype)
+    node.device = device
+    return Array(node)
+
+

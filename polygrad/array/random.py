@@ -1,0 +1,171 @@
+"""Random numbers: ``pg.random``. Counter-based (Philox-4x32-10): the same seed gives the same bits on every device.
+
+Here: the seed, the global counter, and the functions that draw. Not here: the distributions, which are ops (`ops/randomness.py`).
+
+A draw takes its counter when it is recorded, under one lock; when it is computed does not matter.
+"""
+
+import contextlib
+import math
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from polygrad import dtypes
+from polygrad.array.config import default_float, default_int, resolve
+from polygrad.array.functions import wrap
+from polygrad.array.object import Array, as_node
+from polygrad.graph.functions import F
+from polygrad.ops.randomness import words_for
+
+_WORDS = 4  # words a step of the counter
+_lock = threading.Lock()
+
+
+class _State:
+    """A key and the next counter."""
+
+    __slots__ = ("counter", "key")
+
+    def __init__(self, key: int, counter: int = 0) -> None:
+        self.key = key
+        self.counter = counter
+
+
+class _Local(threading.local):
+    replay: _State | None = None
+
+
+_state = _State(secrets.randbits(64))
+_local = _Local()
+
+
+def seed(value: int) -> None:
+    """Start the stream of random numbers of this process anew.
+
+    Parameters
+    ----------
+    value : int
+        Any integer; it is taken modulo 2**64.
+
+    Examples
+    --------
+    >>> import polygrad as pg
+    >>> pg.random.seed(7)
+    >>> a = pg.random.normal((3,))
+    >>> pg.random.seed(7)
+    >>> bool(pg.all(pg.random.normal((3,)) == a))
+    True
+    """
+    with _lock:
+        _state.key, _state.counter = int(value) % 2**64, 0
+
+
+def get_state() -> dict[str, int]:
+    """Return the key and the counter, to be saved with a checkpoint."""
+    with _lock:
+        return {"key": _state.key, "counter": _state.counter}
+
+
+def set_state(state: dict[str, int]) -> None:
+    """Go on from a state that `get_state` returned."""
+    with _lock:
+        _state.key, _state.counter = int(state["key"]) % 2**64, int(state["counter"]) % 2**64
+
+
+def key() -> int:
+    """Return the key of the stream: the seed."""
+    return get_state()["key"]
+
+
+def snapshot() -> dict[str, int]:
+    """Return where this thread's stream stands."""
+    replay = _local.replay
+    return get_state() if replay is None else {"key": replay.key, "counter": replay.counter}
+
+
+@contextlib.contextmanager
+def replayed(state: dict[str, int]) -> Iterator[None]:
+    """Draw again what was drawn from *state* on, in this thread, without moving the process's stream."""
+    before, _local.replay = _local.replay, _State(state["key"], state["counter"])
+    try:
+        yield
+    finally:
+        _local.replay = before
+
+
+def _take(words: int) -> tuple[Any, Any]:
+    """Return key and counter of a draw of so many words, and move on."""
+    steps = -(-words // _WORDS)
+    source = _local.replay
+    if source is None:
+        with _lock:
+            drawn = _state.key, _state.counter
+            _state.counter = (_state.counter + steps) % 2**64
+    else:
+        drawn = source.key, source.counter
+        source.counter = (source.counter + steps) % 2**64
+    return F.constant(drawn[0], dtypes.uint64), F.constant(drawn[1], dtypes.uint64)
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    return tuple(int(n) for n in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
+
+
+def _draw(name: str, shape: Any, dtype: dtypes.DType, device: str, *args: Any, **kwargs: Any) -> Array:
+    sizes = _shape(shape)
+    k, c = _take(words_for(name, math.prod(sizes), dtype))
+    moved = {n: as_node(v, device) for n, v in kwargs.items()}
+    return wrap(getattr(F, name)(sizes, k, c, *[as_node(a, device) for a in args], **moved), device)  # type: ignore[no-any-return]
+
+
+def uniform(shape: Any = (), low: Any = 0.0, high: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
+    """Return numbers uniform in [low, high)."""
+    name = resolve(device)
+    wanted = default_float(name) if dtype is None else dtypes.as_dtype(dtype)
+    return _draw("uniform", shape, wanted, name, dtype=wanted, low=low, high=high)
+
+
+def normal(shape: Any = (), mean: Any = 0.0, std: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
+    """Return normal numbers of a mean and a standard deviation."""
+    name = resolve(device)
+    wanted = default_float(name) if dtype is None else dtypes.as_dtype(dtype)
+    return _draw("normal", shape, wanted, name, dtype=wanted, mean=mean, std=std)
+
+
+def exponential(shape: Any = (), scale: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
+    """Return exponential numbers of mean *scale*."""
+    name = resolve(device)
+    wanted = default_float(name) if dtype is None else dtypes.as_dtype(dtype)
+    return _draw("exponential", shape, wanted, name, dtype=wanted, scale=scale)
+
+
+def randint(low: int, high: int, shape: Any = (), *, dtype: Any = None, device: Any = None) -> Array:
+    """Return integers in [low, high)."""
+    name = resolve(device)
+    wanted = default_int(name) if dtype is None else dtypes.as_dtype(dtype)
+    return _draw("randint", shape, wanted, name, low, high, dtype=wanted)
+
+
+def bernoulli(p: Any = 0.5, shape: Any = (), *, device: Any = None) -> Array:
+    """Return bools that are true with probability *p*."""
+    name = resolve(device)
+    return _draw("bernoulli", shape, dtypes.float32, name, p)
+
+
+def bits(shape: Any = (), *, device: Any = None) -> Array:
+    """Return uniform uint32 words."""
+    return _draw("random_bits", shape, dtypes.uint32, resolve(device))
+
+
+def permutation(n: int, *, device: Any = None) -> Array:
+    """Return 0 .. n - 1 in random order, as int64.
+
+    The order is that of the process's stream, computed on the host: a shuffled list of indices is small and is asked for rarely.
+    """
+    from polygrad.array.creation import asarray  # noqa: PLC0415  built on the same modules
+
+    words: Sequence[int] = bits((2 * n,), device=device).tolist() if n else []
+    keys = [(words[2 * k] << 32 | words[2 * k + 1], k) for k in range(n)]
+    return asarray([k for _, k in sorted(keys)], dtype=dtypes.int64, device=device)

@@ -1,0 +1,306 @@
+"""Transforms of functions: gradients, products with Jacobians, checkpoints, written derivatives.
+
+Here: functions that take functions of arrays (or trees of arrays) and return such functions.
+Not here: the sweeps (`autograd`), `.grad` and tapes (`recording.py`).
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from polygrad.array.object import Array
+from polygrad.array.recording import anomaly_observer, close_recording, enable_grad, no_grad, open_recording, private_leaves, seed_for
+from polygrad.array.tree import flatten, map_tree
+from polygrad.autograd import Call, push, sweep
+from polygrad.errors import GradError, ShapeError
+from polygrad.graph.functions import F
+from polygrad.graph.node import Node
+
+
+def _sealed(array: Array, bit: int) -> Array:
+    """Return an array that the ended recording *bit* no longer watches."""
+    node = F.alias(array._node)
+    node.mask &= ~bit
+    node.storage = array._node.storage
+    return Array(node)
+
+
+def _zeros_like(x: Array) -> Array:
+    node = F.zeros_like(F.cut(x._node))
+    node.device = x.device
+    return Array(node)
+
+
+def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """Return a function that gives *f*'s value and its gradient.
+
+    Parameters
+    ----------
+    f : callable
+        Returns a scalar array, or (scalar, anything) if *has_aux*.
+    argnums : int or sequence of int
+        Which positional arguments to differentiate by: arrays or trees of float arrays.
+    has_aux : bool
+        Whether *f* returns something beside the scalar.
+
+    Raises
+    ------
+    GradError
+        If *f* does not return a scalar, or an argument holds integers.
+
+    Examples
+    --------
+    >>> import polygrad as pg
+    >>> value, slope = pg.value_and_grad(lambda x: (x ** 3).sum())(pg.asarray([1.0, 2.0]))
+    >>> value, slope
+    (Array(9., dtype=float64, device='cpu:0'), Array([ 3., 12.], dtype=float64, device='cpu:0'))
+    """
+    several = not isinstance(argnums, int)
+    numbers = tuple(argnums) if several else (argnums,)  # type: ignore[arg-type]
+
+    @functools.wraps(f)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        bit = open_recording()
+        try:
+            with enable_grad():
+                call, watched, rebuilds = _watch(args, numbers, bit)
+                out = f(*call, **kwargs)
+                value, aux = out if has_aux else (out, None)
+                if not isinstance(value, Array):
+                    raise GradError(f"the function to differentiate must return an array, got {type(value).__name__}")
+                grads = _gradients(value, watched, bit)
+        finally:
+            close_recording(bit)
+        parts, at = [], 0
+        for leaves, rebuild in rebuilds:
+            parts.append(rebuild([_sealed(g, bit) for g in grads[at : at + leaves]]))
+            at += leaves
+        result = tuple(parts) if several else parts[0]
+        value = _sealed(value, bit)
+        return ((value, map_tree(lambda x: _sealed(x, bit), aux)), result) if has_aux else (value, result)
+
+    return wrapped
+
+
+def _watch(args: Sequence[Any], numbers: Sequence[int], bit: int) -> tuple[list[Any], list[Array], list[Any]]:
+    call = list(args)
+    watched: list[Array] = []
+    rebuilds = []
+    for k in numbers:
+        if not -len(args) <= k < len(args):
+            raise GradError(f"cannot differentiate by argument {k}: the function was called with {len(args)} positional arguments")
+        leaves, rebuild = flatten(args[k])
+        if not leaves:
+            raise GradError(f"cannot differentiate by argument {k}: {args[k]!r} holds no arrays; convert it with pg.asarray(...)")
+        private = private_leaves(leaves, bit)
+        call[k] = rebuild(private)
+        watched += private
+        rebuilds.append((len(leaves), rebuild))
+    return call, watched, rebuilds
+
+
+def _gradients(value: Array, watched: list[Array], bit: int, seed: Array | None = None) -> list[Array]:
+    start = seed_for(value, seed)
+    found: dict[Node, Node] = {}
+    if value._node.mask & bit:
+        found, _ = sweep([(value._node, start)], bit, anomaly_observer())
+    return [Array(found[x._node]) if x._node in found else _zeros_like(x) for x in watched]
+
+
+def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """Return a function that gives the gradient of *f*, a function with a scalar result; see `value_and_grad`.
+
+    >>> import polygrad as pg
+    >>> pg.grad(pg.grad(lambda x: x ** 3))(pg.asarray(2.0))
+    Array(12., dtype=float64, device='cpu:0')
+    """
+    both = value_and_grad(f, argnums, has_aux)
+
+    @functools.wraps(f)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        value, result = both(*args, **kwargs)
+        return (result, value[1]) if has_aux else result
+
+    return wrapped
+
+
+def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """Return *f*'s value at *primals* and the pull-back: from a cotangent (a tree like the value) to a tuple, one for each primal.
+
+    >>> import polygrad as pg
+    >>> value, pull = pg.vjp(lambda x: x * x, pg.asarray([1.0, 2.0]))
+    >>> pull(pg.asarray([1.0, 10.0]))
+    (Array([ 2., 40.], dtype=float64, device='cpu:0'),)
+    """
+    bit = open_recording()
+    with enable_grad():
+        call, watched, rebuilds = _watch(primals, range(len(primals)), bit)
+        out = f(*call)
+    outputs, rebuild_out = flatten(out)
+
+    def pull(cotangents: Any) -> Any:
+        given, _ = flatten(cotangents)
+        if len(given) != len(outputs):
+            raise GradError(f"the pull-back takes {len(outputs)} cotangents, one for each output, got {len(given)}")
+        with enable_grad():
+            seeds = [(o._node, seed_for(o, c)) for o, c in zip(outputs, given, strict=True) if o._node.mask & bit]
+            found, _ = sweep(seeds, bit, anomaly_observer()) if seeds else ({}, [])
+        grads = [Array(found[x._node]) if x._node in found else _zeros_like(x) for x in watched]
+        parts, at = [], 0
+        for leaves, rebuild in rebuilds:
+            parts.append(rebuild([_sealed(g, bit) for g in grads[at : at + leaves]]))
+            at += leaves
+        return tuple(parts)
+
+    pull._recording = _Open(bit)  # type: ignore[attr-defined]
+    return rebuild_out([_sealed(o, bit) for o in outputs]), pull
+
+
+class _Open:
+    """Keeps a recording open as long as something refers to this object."""
+
+    def __init__(self, bit: int) -> None:
+        self._bit = bit
+
+    def __del__(self) -> None:
+        close_recording(self._bit)
+
+
+def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """Return *f*'s value at *primals* and the tangent of it, by forward mode.
+
+    >>> import polygrad as pg
+    >>> pg.jvp(lambda x: x * x, (pg.asarray(3.0),), (pg.asarray(1.0),))[1]
+    Array(6., dtype=float64, device='cpu:0')
+    """
+    bit = open_recording()
+    try:
+        with enable_grad():
+            call, watched, _ = _watch(primals, range(len(primals)), bit)
+            given, _ = flatten(list(tangents))
+            if [t.shape for t in given] != [x.shape for x in watched]:
+                raise ShapeError(
+                    f"tangents of shapes {[list(t.shape) for t in given]} do not fit primals of shapes "
+                    f"{[list(x.shape) for x in watched]}"
+                )
+            out = f(*call)
+            outputs, rebuild = flatten(out)
+            start = {x._node: F.astype(t._node, x.dtype) for x, t in zip(watched, given, strict=True)}
+            pushed = push(start, [o._node for o in outputs], bit)
+            moved = [_zeros_like(o) if t is None else Array(t) for o, t in zip(outputs, pushed, strict=True)]
+    finally:
+        close_recording(bit)
+    return rebuild([_sealed(o, bit) for o in outputs]), rebuild([_sealed(t, bit) for t in moved])
+
+
+def stop_gradient(x: Any) -> Any:
+    """Return an array (or a tree of arrays) as constants: no gradient flows through them."""
+    return map_tree(lambda a: a.detach(), x)
+
+
+def _call(outputs: list[Array], inputs: list[Array], pull: Callable[[list[Array | None]], Sequence[Any]]) -> list[Array]:
+    """Return *outputs* as results of one call whose derivative by *inputs* is *pull*."""
+
+    def rule(cotangents: list[Node | None]) -> list[Node | None]:
+        found = pull([None if c is None else Array(c) for c in cotangents])
+        return [None if g is None else g._node for g in found]
+
+    call = Call(tuple(x._node for x in inputs), len(outputs), rule)
+    nodes = [F.call_output_(o._node, *call.inputs, k) for k, o in enumerate(outputs)]
+    for node in nodes:
+        node.leaf = call
+    return [Array(n) for n in nodes]
+
+
+def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *f* that keeps nothing for the backward pass but its arguments, and computes itself again there.
+
+    Random numbers are the same in both runs.
+
+    >>> import polygrad as pg
+    >>> pg.grad(pg.checkpoint(lambda x: pg.exp(x) * x))(pg.asarray(0.0))
+    Array(1., dtype=float64, device='cpu:0')
+    """
+    from polygrad.array.random import replayed, snapshot  # noqa: PLC0415  built on arrays
+
+    @functools.wraps(f)
+    def wrapped(*args: Any) -> Any:
+        inputs, rebuild = flatten(list(args))
+        start = snapshot()
+        with no_grad():
+            out = f(*rebuild([x.detach() for x in inputs]))
+        outputs, rebuild_out = flatten(out)
+
+        def pull(cotangents: list[Array | None]) -> Sequence[Any]:
+            floats = [x for x in inputs if _is_float(x)]
+
+            def again(*values: Array) -> Any:
+                given = iter(values)
+                return f(*rebuild([next(given) if _is_float(x) else x for x in inputs]))
+
+            with replayed(start):
+                value, back = vjp(again, *floats)
+            made, _ = flatten(value)
+            grads = iter(back([_zeros_like(m) if c is None else c for m, c in zip(made, cotangents, strict=True)]))
+            return [next(grads) if _is_float(x) else None for x in inputs]
+
+        return rebuild_out(_call(outputs, inputs, pull))
+
+    return wrapped
+
+
+def _is_float(x: Array) -> bool:
+    return x.dtype.kind == "f" or x.dtype.name == "bfloat16"
+
+
+class custom_vjp:  # noqa: N801  used as a decorator, like a function
+    """A function with a derivative of your own.
+
+    ``f.defvjp(forward, backward)``: *forward* takes the arguments and returns (value, saved); *backward* takes (saved, cotangent) and
+    returns a tuple with one gradient (or None) for each argument.
+
+    Examples
+    --------
+    >>> import polygrad as pg
+    >>> @pg.custom_vjp
+    ... def clip_gradient(x):
+    ...     return x
+    >>> clip_gradient.defvjp(lambda x: (x, None), lambda saved, g: (pg.clip(g, -1.0, 1.0),))
+    >>> pg.grad(lambda x: clip_gradient(x) * 5.0)(pg.asarray(1.0))
+    Array(1., dtype=float64, device='cpu:0')
+    """
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, f)
+        self._f = f
+        self._rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+
+    def defvjp(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
+        """Give the two halves of the derivative."""
+        self._rules = forward, backward
+
+    def __call__(self, *args: Any) -> Any:
+        """Apply the function."""
+        if self._rules is None:
+            raise GradError(f"{self._f.__name__} is a custom_vjp without a derivative: call its defvjp(forward, backward) first")
+        forward, backward = self._rules
+        inputs, _ = flatten(list(args))
+        with no_grad():
+            out, saved = forward(*args)
+        outputs, rebuild = flatten(out)
+
+        def pull(cotangents: list[Array | None]) -> Sequence[Any]:
+            full = [_zeros_like(o) if c is None else c for o, c in zip(outputs, cotangents, strict=True)]
+            found = backward(saved, rebuild(full))
+            found = found if isinstance(found, tuple) else (found,)
+            if len(found) != len(args):
+                raise GradError(f"the backward rule of {self._f.__name__} returned {len(found)} gradients for {len(args)} arguments")
+            grads: list[Any] = []
+            for g, a in zip(found, args, strict=True):
+                leaves, _ = flatten(a)
+                grads += [None] * len(leaves) if g is None else flatten(g)[0]
+            return grads
+
+        return rebuild(_call(outputs, inputs, pull))
+
+

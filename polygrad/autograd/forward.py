@@ -1,0 +1,68 @@
+"""Forward mode: tangents pushed along the graph, by the table's jvp rules.
+
+Here: `push`, from graph to graph. Not here: reverse mode, any value.
+"""
+
+from polygrad.autograd.reverse import Call
+from polygrad.errors import GradError
+from polygrad.graph.functions import F
+from polygrad.graph.node import Node
+
+
+def push(leaves: dict[Node, Node], outputs: list[Node], mask: int) -> list[Node | None]:
+    """Return the tangents of *outputs*, given those of *leaves*; None where an output does not depend on them.
+
+    Parameters
+    ----------
+    leaves : dict
+        From watched leaf to tangent, of the same shape.
+    outputs : list of Node
+    mask : int
+        The bit of the recording that watches the leaves.
+    """
+    tangents: dict[Node, Node] = dict(leaves)
+    for node in _between(outputs, mask):
+        if node not in tangents:
+            tangent = _of_call(node, tangents) if isinstance(node.leaf, Call) else _of_op(node, tangents)
+            if tangent is not None:
+                tangents[node] = tangent
+    return [tangents.get(n) for n in outputs]
+
+
+def _between(outputs: list[Node], mask: int) -> list[Node]:
+    seen: set[Node] = set()
+    stack = [n for n in outputs if n.mask & mask]
+    while stack:
+        n = stack.pop()
+        if n not in seen:
+            seen.add(n)
+            stack += [p for p in n.parents if p.mask & mask]
+    return sorted(seen, key=lambda n: n.number)
+
+
+def _of_op(node: Node, tangents: dict[Node, Node]) -> Node | None:
+    op, parents, attrs = node.spec.op, node.parents, node.spec.attrs or ()
+    rules = op.jvp or ()
+    total: Node | None = None
+    for k, p in enumerate(parents):
+        tangent = tangents.get(p)
+        rule = rules[k] if k < len(rules) else None
+        if tangent is None or rule is None:
+            continue
+        part = rule(F, tangent, node, *parents, *attrs)
+        total = part if total is None else F.add(total, part)
+    if total is not None and total.aval.shape != node.aval.shape:
+        total = F.expand_(total, node.aval.shape)
+    return total
+
+
+def _of_call(node: Node, tangents: dict[Node, Node]) -> Node | None:
+    """Push through a written derivative: the transpose of the pull-back, which is linear, taken by reverse mode itself."""
+    call = node.leaf
+    have = [(p, tangents[p]) for p in call.inputs if p in tangents]
+    if not have:
+        return None
+    raise GradError(
+        "cannot push tangents through a function with a custom_vjp or a checkpoint: it has a reverse rule alone; "
+        "use pg.vjp or pg.grad, or define it with pg.custom_jvp"
+    )

@@ -1,0 +1,147 @@
+"""Reverse mode: one backward sweep, as a function from graph to graph.
+
+Here: `sweep`, which walks nodes from the outputs to what is watched and applies the table's vjp rules; the result is more graph.
+Not here: the rule of any op, any value, any device; whose `.grad` receives what, which the array layer decides.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from polygrad.errors import GradError
+from polygrad.graph.functions import F
+from polygrad.graph.node import Node
+
+
+class Call:
+    """A function whose derivative somebody has written: the nodes of its outputs share one Call, kept in their `leaf`.
+
+    `vjp` takes one cotangent node for each output (None where none arrived) and returns one for each input.
+    """
+
+    __slots__ = ("count", "inputs", "vjp")
+
+    def __init__(self, inputs: tuple[Node, ...], count: int, vjp: Callable[[list[Node | None]], Iterable[Node | None]]) -> None:
+        self.inputs = inputs
+        self.count = count
+        self.vjp = vjp
+
+
+Observer = Callable[[Node, Node], None]
+
+
+def sweep(seeds: list[tuple[Node, Node]], mask: int, observer: Observer | None = None) -> tuple[dict[Node, Node], list[Node]]:
+    """Return the gradients of what *mask* watches, and the nodes passed on the way.
+
+    Parameters
+    ----------
+    seeds : list of (output, cotangent)
+        Where to start; an output may come several times.
+    mask : int
+        The bits of the recording: only nodes that carry one of them are visited.
+    observer : callable, optional
+        Called with (node, gradient) for each node that a gradient arrives at.
+
+    Returns
+    -------
+    gradients : dict
+        From each watched leaf to its gradient.
+    passed : list of Node
+        The nodes between, outputs first.
+
+    Raises
+    ------
+    GradError
+        If the sweep needs a node that an earlier backward has used up.
+    """
+    order = _watched([n for n, _ in seeds], mask)
+    arrived: dict[Node, Node] = {}
+    for node, cotangent in seeds:
+        _add(arrived, node, cotangent)
+    leaves: dict[Node, Node] = {}
+    passed: list[Node] = []
+    calls: dict[Call, list[Node | None]] = {}
+    for node in order:
+        if calls:
+            _finish_calls(calls, node, mask, arrived)
+        gradient = arrived.pop(node, None)
+        if gradient is None:
+            continue
+        if observer is not None:
+            observer(node, gradient)
+        if isinstance(node.leaf, Call):
+            passed.append(node)
+            call, index = node.leaf, node.spec.attrs[0]
+            calls.setdefault(call, [None] * call.count)[index] = gradient
+        elif any(p.mask & mask for p in node.parents):
+            passed.append(node)
+            _propagate(node, gradient, mask, arrived)
+        elif node.spent:
+            raise _spent(node)
+        else:
+            leaves[node] = gradient
+    if calls:
+        _finish_calls(calls, None, mask, arrived)
+        # What the last calls handed to leaves was not yet visited: leaves come before every call in number.
+        for node in order:
+            if node in arrived:
+                leaves[node] = arrived.pop(node)
+    return leaves, passed
+
+
+def _watched(outputs: list[Node], mask: int) -> list[Node]:
+    """Return the nodes under *outputs* that carry *mask*, consumers first."""
+    seen: set[Node] = set()
+    stack = [n for n in outputs if n.mask & mask]
+    while stack:
+        n = stack.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if n.spent:
+            raise _spent(n)
+        stack += [p for p in n.parents if p.mask & mask and p not in seen]
+    return sorted(seen, key=lambda n: -n.number)
+
+
+def _spent(node: Node) -> GradError:
+    return GradError(
+        f"cannot go backward through {node.spec.op.name} a second time: the first backward has freed its graph; "
+        f"call that one with retain_graph=True"
+    )
+
+
+def _propagate(node: Node, gradient: Node, mask: int, arrived: dict[Node, Node]) -> None:
+    op, parents = node.spec.op, node.parents
+    rules = op.vjp or ()
+    attrs = node.spec.attrs or ()
+    for k, p in enumerate(parents):
+        rule = rules[k] if k < len(rules) else None
+        if rule is None or not p.mask & mask:
+            continue
+        part = rule(F, gradient, node, *parents, *attrs)
+        if part.aval is not p.aval and part.aval.shape != p.aval.shape:
+            part = F.sum_to(part, p.aval.shape)
+        _add(arrived, p, part)
+
+
+def _add(arrived: dict[Node, Node], node: Node, part: Node) -> None:
+    have = arrived.get(node)
+    arrived[node] = part if have is None else F.add(have, part)
+
+
+def _finish_calls(calls: dict[Call, list[Node | None]], following: Node | None, mask: int, arrived: dict[Node, Node]) -> None:
+    """Run the calls all of whose outputs have been visited: their nodes were made one after the other."""
+    for call in [c for c in calls if following is None or following.leaf is not c]:
+        cotangents = calls.pop(call)
+        for p, part in zip(call.inputs, call.vjp(cotangents), strict=True):
+            if part is not None and p.mask & mask:
+                _add(arrived, p, part if part.aval.shape == p.aval.shape else F.sum_to(part, p.aval.shape))
+
+
+def spend(passed: list[Node]) -> None:
+    """Free the graph that a backward has used: the nodes are not differentiated again and let go of their operands."""
+    for node in passed:
+        node.spent = True
+        if node.storage is not None:
+            node.parents = ()
+            node.leaf = None

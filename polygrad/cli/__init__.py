@@ -1,0 +1,55 @@
+"""The commands: ``python -m polygrad devices | drivers | doctor``.
+
+Here: the command line, and how a command that fails says so. Not here: what each command does (a module each).
+
+A command is a module with `add_arguments(parser)` and `run(arguments)`, which returns the exit code; its docstring is
+its help.
+"""
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from polygrad.cli import devices, doctor, drivers
+from polygrad.driver.messages import sentence_of
+
+COMMANDS = {"devices": devices, "drivers": drivers, "doctor": doctor}
+INTERRUPTED = 130  # what shells give for a process that SIGINT ended
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="polygrad", description="Arrays and gradients on any device.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        text = module.__doc__ or ""
+        command = commands.add_parser(
+            name,
+            help=text.splitlines()[0],
+            description=text.partition("\n\nHere:")[0],
+            epilog=text.partition("\n\nExit code: ")[2] and "Exit code: " + text.partition("\n\nExit code: ")[2],
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_argument("-v", "--verbose", action="store_true", help="say more; show tracebacks")
+        module.add_arguments(command)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command of *argv* (default: of the process) and return its exit code; 2 for a wrong command line."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code = int(COMMANDS[arguments.command].run(arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:  # `polygrad drivers | head`: nobody reads on, and Python would complain when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        if arguments.verbose:
+            traceback.print_exc()
+        sys.stderr.write(f"polygrad {arguments.command}: {sentence_of(error)}\n")
+        return 1
+    return code

@@ -1,0 +1,180 @@
+"""How a kernel is run on a CPU device: which axis is the vector axis, how long vectors are, what is kept, what is split.
+
+Here: decisions, from a kernel's structure and a launch's extents. Not here: text (`cpu_style.py`, `cpu_walks.py`).
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from polygrad.driver.ir import ITEMSIZE, Kernel, placements
+from polygrad.driver.render.addressing import named_ints
+from polygrad.driver.render.cpu_vector import DEAR
+from polygrad.driver.render.dialect import Dialect
+
+STRIP = 4  # vectors of columns in a strip of a split walk
+LEAST_PART = 16384  # elements; a walk is not split into less
+SMALL = 4096  # elements; less is not divided among work-items at all
+
+
+class Plan(NamedTuple):
+    """How one launch is rendered; hashable, and with the kernel the key of a program.
+
+    `axis` is the vector axis, -1 for none; `width` the vectors' length; `kept` says whether dear values are kept from walk to
+    walk; `split` whether the walks are divided and a launch is made for each.
+    """
+
+    axis: int
+    width: int
+    kept: bool = False
+    split: bool = False
+
+
+class Sizes(NamedTuple):
+    """What one launch needs: work-items for each stage, parts of a split walk, bytes of scratch, bytes of each kept row."""
+
+    items: tuple[int, ...]
+    parts: int
+    scratch: int
+    local: tuple[int, ...]
+
+
+def plan(kernel: Kernel, ints: Sequence[int], items: int, dialect: Dialect, local_bytes: int = 1 << 17) -> Plan:
+    """Choose how to run one launch on *items* work-items with *local_bytes* of private memory for kept rows.
+
+    >>> from polygrad.driver.ir import Instr, Store, View
+    >>> from polygrad.driver.render.dialect import OPENCL
+    >>> double = Kernel(1, 0, ("float32", "float32"), (View(0, "float32", (1,)), View(1, "float32", (1,))), (),
+    ...                 (Instr("load", "float32", (), 0), Instr("add", "float32", (0, 0))), (Store(1, 1),))
+    >>> plan(double, (1000, 0, 0), 16, OPENCL)
+    Plan(axis=0, width=16, kept=False, split=False)
+    """
+    named = named_ints(kernel, ints)
+    extents = [named[f"n{k}"] for k in range(kernel.rank)]
+    axis = vector_axis(kernel, extents)
+    width = vector_width(kernel) if dialect.vectors and axis >= 0 else 1
+    if kernel.reduced == 0:
+        return Plan(axis, width)
+    rows, along = math.prod(extents[: kernel.parallel]), math.prod(extents[kernel.parallel :])
+    tasks = rows
+    if 0 <= axis < kernel.parallel:
+        tasks = rows // extents[axis] * -(-extents[axis] // (width * STRIP))
+    partial = any(view.partial for view in kernel.views)
+    if tasks * 2 <= items and rows * along >= 2 * LEAST_PART and along >= 64 and not partial:  # noqa: PLR2004
+        return Plan(axis, width, split=True)
+    if axis >= kernel.parallel:
+        kept = kept_values(kernel)
+        size = sum(ITEMSIZE[kernel.body[n].dtype] for n in kept) * along
+        if kept and size <= local_bytes:
+            return Plan(axis, width, kept=True)
+    return Plan(axis, width)
+
+
+def vector_axis(kernel: Kernel, extents: Sequence[int]) -> int:
+    """Return the axis along which most memory traffic is contiguous and which is long enough; -1 if there is no axis."""
+    if kernel.rank == 0:
+        return -1
+    partial = any(view.partial for view in kernel.views)
+    first = kernel.parallel if partial else 0
+    scores = [(_score(kernel, axis, extents), axis) for axis in range(first, kernel.rank)]
+    return max(scores)[1]
+
+
+def _score(kernel: Kernel, axis: int, extents: Sequence[int]) -> float:
+    placed = placements(kernel)
+    score = 0.0
+    for instr in kernel.body:
+        if instr.op == "load" and kernel.views[instr.attr].strides[axis] == 1:
+            score += 2
+    for store in kernel.stores:
+        if kernel.views[store.view].strides[axis] == 1:
+            score += 2.5 if placed[store.value].full or not kernel.reduced else 0.25
+    # A walk that is shorter than a vector or two is all tail and folding: lanes across rows serve better, even if strided.
+    short = extents[axis] < 16  # noqa: PLR2004
+    return score * (0.1 if short else 1.0) - (10 if extents[axis] == 1 else 0) + (0.1 if not short else 0)
+
+
+@functools.lru_cache(maxsize=4096)
+def vector_width(kernel: Kernel) -> int:
+    """Return the length of vectors: 16, or 8 where values of 8 bytes or long bodies would fill the registers."""
+    wide = any(ITEMSIZE[instr.dtype] == 8 for instr in kernel.body)  # noqa: PLR2004
+    work = sum(instr.op not in ("load", "const", "scalar", "iota", "reduce") for instr in kernel.body)
+    return 8 if wide or work > 12 else 16  # noqa: PLR2004
+
+
+class Walk(NamedTuple):
+    """One pass over the reduced axes: its level, the reductions and stores (by position) it does, the FULL values for them."""
+
+    level: int
+    reduces: tuple[int, ...]
+    stores: tuple[int, ...]
+    values: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=4096)
+def walks(kernel: Kernel) -> tuple[Walk, ...]:
+    """Return the walks over the reduced axes, in order of level."""
+    placed = placements(kernel)
+    levels = max((p.level for p in placed), default=0)
+    found = []
+    for level in range(levels + 1):
+        reduces = [n for n, i in enumerate(kernel.body) if i.op == "reduce" and placed[n].level == level + 1]
+        stores = [
+            s for s, store in enumerate(kernel.stores) if placed[store.value] == (True, level)
+        ]
+        if reduces or stores:
+            roots = [kernel.body[n].args[0] for n in reduces] + [kernel.stores[s].value for s in stores]
+            found.append(Walk(level, tuple(reduces), tuple(stores), needed(kernel, roots, full=True)))
+    return tuple(found)
+
+
+def needed(kernel: Kernel, roots: Sequence[int], *, full: bool, given: frozenset[int] = frozenset()) -> tuple[int, ...]:
+    """Return the values of one space that *roots* are made of, in order; those *given* are not looked into."""
+    placed = placements(kernel)
+    seen: set[int] = set()
+    todo = list(roots)
+    while todo:
+        n = todo.pop()
+        if n in seen or placed[n].full != full:
+            continue
+        seen.add(n)
+        if n not in given and kernel.body[n].op != "reduce":
+            todo += kernel.body[n].args
+    return tuple(sorted(seen))
+
+
+@functools.lru_cache(maxsize=4096)
+def kept_values(kernel: Kernel) -> tuple[int, ...]:
+    """Return the FULL values that a walk computes with a dear function and a later walk needs again."""
+    dear: list[bool] = []
+    for instr in kernel.body:
+        dear.append(instr.op in DEAR or (instr.op != "reduce" and any(dear[a] for a in instr.args)))
+    computed: set[int] = set()
+    kept: set[int] = set()
+    for walk in walks(kernel):
+        given = frozenset(n for n in computed if dear[n] and kernel.body[n].dtype != "bool")
+        roots = [kernel.body[n].args[0] for n in walk.reduces] + [kernel.stores[s].value for s in walk.stores]
+        again = needed(kernel, roots, full=True, given=given)
+        kept |= given & set(again)
+        computed |= set(again) - given
+    return tuple(sorted(kept))
+
+
+def sizes(kernel: Kernel, chosen: Plan, ints: Sequence[int], items: int) -> Sizes:
+    """Return what a launch of a plan needs on *items* work-items."""
+    named = named_ints(kernel, ints)
+    extents = [named[f"n{k}"] for k in range(kernel.rank)]
+    rows, along = math.prod(extents[: kernel.parallel]), math.prod(extents[kernel.parallel :])
+    tasks = rows
+    columns = kernel.reduced and 0 <= chosen.axis < kernel.parallel
+    if columns:
+        tasks = rows // extents[chosen.axis] * -(-extents[chosen.axis] // (chosen.width * STRIP))
+    if not chosen.split:
+        whole = 1 if rows * along <= SMALL else min(items, rows if not columns else items)
+        return Sizes((whole,), 1, 0, tuple(along * ITEMSIZE[kernel.body[n].dtype] for n in kept_values(kernel) if chosen.kept))
+    parts = max(1, min(-(-items // tasks), along * rows // tasks // LEAST_PART, along))
+    slots = sum(ITEMSIZE[instr.dtype] for instr in kernel.body if instr.op == "reduce")
+    passes = walks(kernel)
+    stages = [tasks * parts] * len(passes) + [min(tasks, items)] * bool(passes[-1].reduces)
+    return Sizes(tuple(stages), parts, parts * rows * slots, ())

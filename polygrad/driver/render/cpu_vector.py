@@ -1,0 +1,258 @@
+"""Values of a kernel in the CPU style: statements that define them, one element or a vector of them at a time.
+
+Here: for one choice of the vector axis, how each instruction is written at a width, how operands that do not vary along
+that axis are widened, how vectors are loaded, stored and folded into one element.
+Not here: loops, work-items and the order of things (`cpu_style.py`), the arithmetic (`expressions.py`).
+
+A name in the text says what it holds: ``x7`` is value 7 as one element, ``y7`` as a vector along the vector axis. Which of
+them exist at a place is kept in a `Scope`, a dict from (position, is a vector) to the name.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from polygrad.driver.ir import Instr, Kernel, View
+from polygrad.driver.render.addressing import Addressing
+from polygrad.driver.render.expressions import Expressions
+
+Scope = dict[tuple[int, bool], str]
+
+# Ops whose cost is that of a library routine; a value that needs one is worth keeping rather than computing again.
+DEAR = frozenset(
+    ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "pow")
+    + ("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "fmod", "nextafter", "quotient", "modulo")
+)
+
+
+def varying(kernel: Kernel, axis: int) -> tuple[bool, ...]:
+    """Return for each instruction whether its value varies along *axis*; a reduction over it ends that.
+
+    >>> from polygrad.driver.ir import Instr, View
+    >>> row_sum = Kernel(1, 1, ("float32",), (View(0, "float32", (None, 1)),), (),
+    ...                  (Instr("load", "float32", (), 0), Instr("reduce", "float32", (0,), "sum")), ())
+    >>> varying(row_sum, 1), varying(row_sum, 0)
+    ((True, False), (True, True))
+    """
+    out: list[bool] = []
+    for instr in kernel.body:
+        varies = any(out[a] for a in instr.args)
+        if instr.op == "load":
+            view = kernel.views[instr.attr]
+            varies = varies or view.strides[axis] != 0 or axis in view.window
+        elif instr.op == "iota":
+            varies = instr.attr == axis
+        elif instr.op == "reduce" and axis >= kernel.parallel:
+            varies = False
+        out.append(varies)
+    return tuple(out)
+
+
+class Values:
+    """Writes the values of *kernel* with *axis* as the vector axis and vectors of *width* elements (1: no vectors)."""
+
+    def __init__(self, kernel: Kernel, axis: int, width: int, at: Addressing, write: Expressions) -> None:
+        self.kernel = kernel
+        self.axis = axis
+        self.width = width
+        self.at = at
+        self.write = write
+        self.dialect = write.dialect
+        self.varies = varying(kernel, axis) if axis >= 0 else (False,) * len(kernel.body)
+        self.indices = tuple(f"i{k}" for k in range(kernel.rank))
+
+    def type(self, position: int, *, vector: bool = False) -> str:
+        """Return the register type of a value."""
+        return self.dialect.register(self.kernel.body[position].dtype, self.width if vector else 1)
+
+    # ---- operands -------------------------------------------------------------------------------------
+
+    def operand(self, position: int, scope: Scope, out: list[str], *, vector: bool) -> str:
+        """Return value *position* as an operand; a vector of equal elements is declared in *out* if there is none yet."""
+        instr = self.kernel.body[position]
+        if instr.op == "const":
+            return self.dialect.literal(instr.attr, instr.dtype, self.width if vector else 1)
+        found = scope.get((position, vector))
+        if found is None:
+            text = self.widened(scope[position, False], instr.dtype)
+            out.append(f"const {self.type(position, vector=True)} y{position} = {text};")
+            found = scope[position, True] = f"y{position}"
+        return found
+
+    def widened(self, text: str, dtype: str) -> str:
+        """Return a vector whose elements all are *text*."""
+        one = f"({text} ? -1 : 0)" if dtype == "bool" else text
+        return f"({self.dialect.register(dtype, self.width)})({one})"
+
+    # ---- definitions ----------------------------------------------------------------------------------
+
+    def define(self, positions: Iterable[int], scope: Scope, *, vector: bool) -> list[str]:
+        """Return statements that define the values at *positions*, in order, and enter them in *scope*."""
+        out: list[str] = []
+        for position in positions:
+            if self.kernel.body[position].op == "const" or (position, vector) in scope:
+                continue
+            name = f"{'y' if vector else 'x'}{position}"
+            kind = self.type(position, vector=vector)
+            if vector and self._needs_branch(position):
+                out += self._branched_load(position, name, scope, out)
+            else:
+                text = self._text(position, scope, out, vector=vector)
+                out.append(f"const {kind} {name} = {text};")
+            scope[position, vector] = name
+        return out
+
+    def _text(self, position: int, scope: Scope, out: list[str], *, vector: bool) -> str:
+        instr = self.kernel.body[position]
+        if instr.op == "load":
+            return self._load(position, scope, out, vector=vector)
+        if instr.op == "scalar":
+            return self.at.scalar(instr.attr)
+        if instr.op == "iota":
+            return self._iota(instr, vector=vector)
+        operands = [self.operand(a, scope, out, vector=vector) for a in instr.args]
+        dtypes = [self.kernel.body[a].dtype for a in instr.args]
+        return self.write.instruction(instr, operands, dtypes, self.width if vector else 1)
+
+    def _iota(self, instr: Instr, *, vector: bool) -> str:
+        one = self.dialect.convert(self.indices[instr.attr], instr.dtype)
+        if not vector:
+            return one
+        kind = self.dialect.register(instr.dtype, self.width)
+        return f"({kind})({one}) + ({kind})({', '.join(str(j) for j in range(self.width))})"
+
+    # ---- loads ----------------------------------------------------------------------------------------
+
+    def lane(self, j: int) -> tuple[str, ...]:
+        """Return the axis indices of element *j* of a vector."""
+        here = list(self.indices)
+        here[self.axis] = f"(i{self.axis} + {j})" if j else f"i{self.axis}"
+        return tuple(here)
+
+    def _needs_branch(self, position: int) -> bool:
+        """Whether a vector load has a whole-vector form under a condition, and an element-wise form otherwise."""
+        instr = self.kernel.body[position]
+        if instr.op != "load":
+            return False
+        view = self.kernel.views[instr.attr]
+        return self.axis in view.window and not view.gathers and view.strides[self.axis] in (0, 1)
+
+    def _branched_load(self, position: int, name: str, scope: Scope, out: list[str]) -> list[str]:
+        v = self.kernel.body[position].attr
+        low, high = (f"v{v}_{side}{self.axis}" for side in ("lo", "hi"))
+        here = f"i{self.axis}"
+        tests = [f"{here} >= {low} && {here} + {self.width} <= {high}"]
+        tests += [f"i{k} >= v{v}_lo{k} && i{k} < v{v}_hi{k}" for k in self.kernel.views[v].window if k != self.axis]
+        return [
+            f"{self.type(position, vector=True)} {name};",
+            f"if ({' && '.join(tests)}) {name} = {self._whole(v)};",
+            f"else {name} = {self._lanes(position, scope, out)};",
+        ]
+
+    def _load(self, position: int, scope: Scope, out: list[str], *, vector: bool) -> str:
+        v = self.kernel.body[position].attr
+        view = self.kernel.views[v]
+        if not vector:
+            return self._element(position, self.indices, self._gathered(position, scope, out, -1), v)
+        if view.gathers or view.strides[self.axis] is None or self.axis in view.window:
+            return self._lanes(position, scope, out)
+        inside = self.at.window(v, self.indices)
+        whole = self._whole(v)
+        if not inside:
+            return whole
+        return f"({inside} ? {whole} : {self.dialect.literal(view.fill, view.dtype, self.width)})"
+
+    def _whole(self, v: int) -> str:
+        """Return the elements of a view from the current index on, as a vector read at once or one element repeated."""
+        view = self.kernel.views[v]
+        address = self.at.address(v, self.indices)
+        if view.strides[self.axis] == 0:
+            return self.widened(self.at.element(v, address), view.dtype)
+        return self.from_memory(f"vload{self.width}(0, {self.at.buffer(v)} + ({address}))", view.dtype, vector=True)
+
+    def from_memory(self, text: str, dtype: str, *, vector: bool) -> str:
+        """Return a value as it lies in memory as a value in a register."""
+        if not vector:
+            return self.at.from_memory(text, dtype)
+        if dtype != "bool":
+            return text
+        kind = self.dialect.memory("bool", self.width)
+        return f"convert_int{self.width}({text} != ({kind})(0))"
+
+    def _lanes(self, position: int, scope: Scope, out: list[str]) -> str:
+        v = self.kernel.body[position].attr
+        dtype = self.kernel.views[v].dtype
+        lanes = [
+            self._element(position, self.lane(j), self._gathered(position, scope, out, j), v) for j in range(self.width)
+        ]
+        if dtype == "bool":
+            lanes = [f"-(int)({text})" for text in lanes]
+        return f"({self.dialect.register(dtype, self.width)})({', '.join(lanes)})"
+
+    def _element(self, position: int, indices: Sequence[str], gathered: Sequence[str], v: int) -> str:
+        inside = self.at.window(v, indices)
+        text = self.at.element(v, self.at.address(v, indices, gathered))
+        return f"({inside} ? {text} : {self.at.fill(v)})" if inside else text
+
+    def _gathered(self, position: int, scope: Scope, out: list[str], j: int) -> list[str]:
+        """Return the checked gather indices of a load for element *j* of a vector, or for one element if *j* is -1."""
+        instr = self.kernel.body[position]
+        texts = []
+        for number, a in enumerate(instr.args):
+            vector = j >= 0 and self.varies[a]
+            text = self.operand(a, scope, out, vector=vector)
+            if vector:
+                text = self.dialect.element(text, j)
+            texts.append(self.at.gather(position, number, text, self.kernel.body[a].dtype))
+        return texts
+
+    # ---- stores ---------------------------------------------------------------------------------------
+
+    def store(self, value: int, v: int, scope: Scope, *, vector: bool, where: str = "", before: str = "") -> list[str]:
+        """Return statements that store *value* through view *v*.
+
+        *where* is added to the address. *before*, a condition, makes it an addition to what is there wherever it is false.
+        """
+        out: list[str] = []
+        view = self.kernel.views[v]
+        text = self.operand(value, scope, out, vector=vector)
+        if not vector:
+            address = self.at.address(v, self.indices) + where
+            if before:
+                sum_ = self.write.reduce_step("sum", view.dtype, self.at.element(v, address), text)
+                text = f"({before} ? {text} : {sum_})"
+            return [*out, self.at.write(v, address, text)]
+        if view.strides[self.axis] == 1:
+            return [*out, self._store_whole(v, view, text, where, before)]
+        for j in range(self.width):
+            address = self.at.address(v, self.lane(j)) + where
+            one = self.dialect.element(text if text.isidentifier() else f"({text})", j)
+            if before:
+                sum_ = self.write.reduce_step("sum", view.dtype, self.at.element(v, address), one)
+                one = f"({before} ? {one} : {sum_})"
+            out.append(self.at.write(v, address, f"({one} != 0)" if view.dtype == "bool" else one))
+        return out
+
+    def _store_whole(self, v: int, view: View, text: str, where: str, before: str) -> str:
+        pointer = f"{self.at.buffer(v)} + ({self.at.address(v, self.indices)}{where})"
+        if before:
+            sum_ = self.write.reduce_step("sum", view.dtype, f"vload{self.width}(0, {pointer})", text, self.width)
+            text = f"({before} ? {text} : {sum_})"
+        return f"vstore{self.width}({self.to_memory(text, view.dtype)}, 0, {pointer});"
+
+    def to_memory(self, text: str, dtype: str) -> str:
+        """Return a vector in a register as it lies in memory."""
+        return f"convert_uchar{self.width}({text} & (int{self.width})(1))" if dtype == "bool" else text
+
+    # ---- reductions -----------------------------------------------------------------------------------
+
+    def fold(self, name: str, how: str, dtype: str, out: list[str]) -> str:
+        """Return the elements of vector *name* reduced to one, with the statements for it added to *out*."""
+        root, width = name, self.width
+        while width > 2:  # noqa: PLR2004  down to pairs
+            width //= 2
+            step = self.write.reduce_step(how, dtype, f"{name}.lo", f"{name}.hi", width)
+            name = f"{root}_{width}"
+            out.append(f"const {self.dialect.register(dtype, width)} {name} = {step};")
+        ends = [self.dialect.element(name, j) for j in (0, 1)]
+        if dtype == "bool":
+            ends = [f"({end} != 0)" for end in ends]
+        return self.write.reduce_step(how, dtype, ends[0], ends[1])

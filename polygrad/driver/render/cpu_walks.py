@@ -1,0 +1,569 @@
+"""The loops of a kernel in the CPU style: ranges of elements, rows, strips of columns.
+
+Here: three layouts of one function, each in a whole and (with reductions) in a split form.
+Not here: which one is chosen (`cpu_plan.py`), the statements inside (`cpu_vector.py`).
+
+Names in the text, beside those of `addressing.py`: ``i0 i1 ..`` the index along each axis, ``item`` and ``items`` this
+work-item and how many there are, ``[g, end)`` its range of work, ``r3`` and ``a3_0 a3_1 ..`` the accumulators of
+reduction 3 (an element, vectors), ``m3`` an array over the blocks of a strip, ``k3`` a kept row, ``s3`` the partial results of reduction 3 in scratch
+memory, ``h2 p2 f2`` rows a part, part and "first row of its part" of partial view 2.
+"""
+
+from collections.abc import Callable, Sequence
+
+from polygrad.driver.ir import ITEMSIZE, Kernel, placements
+from polygrad.driver.render.addressing import Argument
+from polygrad.driver.render.cpu_plan import STRIP, Plan, Walk, kept_values, needed, walks
+from polygrad.driver.render.cpu_vector import DEAR, Scope, Values
+
+ALIGN = 64  # elements; ranges of work start at multiples of it, so that two work-items share no cache line
+BLOCKS = 16  # vectors of columns that a work-item carries through a walk at once: what its accumulators may take of the cache
+LIGHT = 4  # instructions; the loop of a walk with no more is unrolled, so that accumulators do not wait for each other
+
+Work = Callable[[bool, int], list[str]]
+
+
+def layout_of(kernel: Kernel, chosen: Plan, values: Values, walk: Walk | None, *, last: bool) -> "Layout":
+    """Return the layout for a plan. *walk* is the one that a split stage does, None for what is left (or all)."""
+    if kernel.reduced == 0:
+        return Elements(kernel, chosen, values, walk, last=last)
+    kind = Columns if 0 <= chosen.axis < kernel.parallel else Rows
+    return kind(kernel, chosen, values, walk, last=last)
+
+
+class Layout:
+    """What the layouts share; `body` gives the statements of the function."""
+
+    def __init__(self, kernel: Kernel, chosen: Plan, values: Values, walk: Walk | None, *, last: bool) -> None:
+        self.kernel = kernel
+        self.plan = chosen
+        self.values = values
+        self.walk = walk
+        self.last = last
+        self.axis = chosen.axis
+        self.width = chosen.width
+        self.dialect = values.dialect
+        self.long = values.dialect.types["int64"]
+        self.parallel = range(kernel.parallel)
+        self.outer = [k for k in range(kernel.parallel) if k != chosen.axis]
+        self.inner = [k for k in range(kernel.parallel, kernel.rank) if k != chosen.axis]
+        self.walks = [walk] if walk is not None else [] if chosen.split else list(walks(kernel))
+        self.kept = kept_values(kernel) if chosen.kept else ()
+        self.row_stores = [s for s in kernel.stores if not placements(kernel)[s.value].full] if last else []
+
+    def body(self) -> list[str]:
+        """Return the statements of the function."""
+        raise NotImplementedError
+
+    # ---- arguments ------------------------------------------------------------------------------------
+
+    def extra_arguments(self) -> tuple[Argument, ...]:
+        """Return the arguments beyond those of `Addressing`."""
+        if self.plan.split:
+            return (Argument("parts", 0, "int64"), Argument("scratch", 0, "uint8"))
+        return tuple(Argument("local", n, self.kernel.body[p].dtype) for n, p in enumerate(self.kept))
+
+    def extra_parameters(self) -> list[str]:
+        """Return the declarations that belong to `extra_arguments`."""
+        if self.plan.split:
+            return [f"const {self.long} parts", f"{self.dialect.global_space}{self.dialect.types['uint8']}* scratch"]
+        return [f"{self.dialect.local_space}{self.dialect.types[self.kernel.body[p].dtype]}* k{p}" for p in self.kept]
+
+    # ---- indices --------------------------------------------------------------------------------------
+
+    def product(self, axes: Sequence[int]) -> str:
+        """Return the number of indices of some axes."""
+        return " * ".join(f"n{k}" for k in axes) or "1"
+
+    def decode(self, flat: str, axes: Sequence[int]) -> list[str]:
+        """Declare the indices of *axes* for a number in C order over them."""
+        out = []
+        for position, k in enumerate(axes):
+            below = axes[position + 1 :]
+            text = flat if not below else f"{flat} / ({self.product(below)})"
+            out.append(f"{self.long} i{k} = {text if position == 0 else f'({text}) % n{k}'};")
+        return out
+
+    def advance(self, axes: Sequence[int]) -> list[str]:
+        """Step the indices of *axes* to the next in C order."""
+        text = ""
+        for position, k in enumerate(axes):
+            text = f"if (++i{k} == n{k}) {{ i{k} = 0; {text} }}" if position else f"++i{k};"
+        return [text] if text else []
+
+    def share(self, total: str, *, align: int = 1) -> list[str]:
+        """Declare the range [g, end) of this work-item in *total* pieces of work."""
+        chunk = "(total + items - 1) / items"
+        if align > 1:
+            chunk = f"({chunk} + {align - 1}) / {align} * {align}"
+        return [
+            f"const {self.long} total = {total}, chunk = {chunk};",
+            f"{self.long} g = item * chunk;",
+            f"const {self.long} end = g + chunk < total ? g + chunk : total;",
+        ]
+
+    def part_range(self, total: str) -> list[str]:
+        """Declare the range [low, high) of part number `part` of a walk over *total* indices."""
+        return [
+            f"const {self.long} length = {total}, span = ((length + parts - 1) / parts + 15) / 16 * 16;",
+            f"const {self.long} low = part * span < length ? part * span : length;",
+            f"const {self.long} high = low + span < length ? low + span : length;",
+        ]
+
+    def divided(self, positions: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Divide values into those that do not vary along the vector axis and those that do."""
+        varies = self.values.varies
+        return [n for n in positions if not varies[n]], [n for n in positions if varies[n]]
+
+    def strip(self, start: str, stop: str, work: Work, unroll: int = 1) -> list[str]:
+        """Write the loop along the vector axis: whole vectors, several at once, then one by one, then single elements."""
+        i, width = f"i{self.axis}", self.width
+        out = ["{", f"{self.long} {i} = {start};"]
+        if width > 1 and unroll > 1:
+            out.append(f"while ({i} + {width * unroll} <= {stop}) {{")
+            for u in range(unroll):
+                out += ["{", *work(True, u), "}", f"{i} += {width};"]
+            out.append("}")
+        if width > 1:
+            out += [f"for (; {i} + {width} <= {stop}; {i} += {width}) {{", *work(True, 0), "}"]
+        return [*out, f"for (; {i} < {stop}; {i}++) {{", *work(False, 0), "}", "}"]
+
+    # ---- values of rows -------------------------------------------------------------------------------
+
+    def row_values(self, walk: Walk | None) -> tuple[int, ...]:
+        """Return the ROW values that a walk uses, or for None those that the stores of ROW values need."""
+        if walk is None:
+            return needed(self.kernel, [store.value for store in self.row_stores], full=False)
+        roots = [self.kernel.body[n].args[0] for n in walk.reduces]
+        roots += [a for n in walk.values for a in self.kernel.body[n].args]
+        return needed(self.kernel, roots, full=False)
+
+    def scratch_slots(self) -> list[str]:
+        """Declare a pointer to the partial results of each reduction: parts x cells of each, the wide dtypes first."""
+        if not self.plan.split:
+            return []
+        out, before = [f"const {self.long} cells = {self.product(self.parallel)};"], 0
+        reduces = [n for n, instr in enumerate(self.kernel.body) if instr.op == "reduce"]
+        for n in sorted(reduces, key=lambda n: -ITEMSIZE[self.kernel.body[n].dtype]):
+            dtype = self.kernel.body[n].dtype
+            kind = f"{self.dialect.global_space}{self.dialect.types[dtype]}*"
+            out.append(f"{kind} s{n} = ({kind})(scratch + parts * cells * {before});")
+            before += ITEMSIZE[dtype]
+        return out
+
+    def combine(self, n: int, cell: str, *, vector: bool) -> list[str]:
+        """Define reduction *n* from its partial results at *cell*."""
+        instr, width = self.kernel.body[n], self.width if vector else 1
+        name = f"{'y' if vector else 'x'}{n}"
+        text = f"vload{width}(0, s{n} + q * cells + ({cell}))" if vector else f"s{n}[q * cells + ({cell})]"
+        text = self.values.from_memory(text, instr.dtype, vector=vector)
+        step = self.values.write.reduce_step(instr.attr, instr.dtype, name, text, width)
+        start = self.values.write.identity(instr.attr, instr.dtype, width)
+        kind = self.values.type(n, vector=vector)
+        return [f"{kind} {name} = {start};", f"for ({self.long} q = 0; q < parts; q++) {name} = {step};"]
+
+    def leave(self, n: int, cell: str, text: str, *, vector: bool) -> str:
+        """Write the result of this part of reduction *n* to scratch memory."""
+        dtype = self.kernel.body[n].dtype
+        if vector:
+            return f"vstore{self.width}({self.values.to_memory(text, dtype)}, 0, s{n} + part * cells + ({cell}));"
+        return f"s{n}[part * cells + ({cell})] = {self.values.at.to_memory(text, dtype)};"
+
+    def start(self, n: int, *, vector: bool) -> str:
+        """Return the neutral element of reduction *n*."""
+        instr = self.kernel.body[n]
+        return self.values.write.identity(instr.attr, instr.dtype, self.width if vector else 1)
+
+    def step(self, n: int, a: str, b: str, *, vector: bool) -> str:
+        """Return two partial results of reduction *n* combined."""
+        instr = self.kernel.body[n]
+        return self.values.write.reduce_step(instr.attr, instr.dtype, a, b, self.width if vector else 1)
+
+
+class Elements(Layout):
+    """No reduced axes: ranges of elements in C order, the vector axis innermost."""
+
+    def body(self) -> list[str]:
+        """Return the statements of the function."""
+        still, moving = self.divided(self.row_values(None))
+        scope: Scope = {}
+        before = self.values.define(still, scope, vector=False)
+        if self.axis < 0:
+            return ["if (item == 0) {", *before, *self._stores(scope, vector=False), "}"]
+
+        def work(vector: bool, _: int) -> list[str]:  # noqa: FBT001  see Work
+            inside = dict(scope)
+            return [*self.values.define(moving, inside, vector=vector), *self._stores(inside, vector=vector)]
+
+        n = f"n{self.axis}"
+        return [
+            *self.share(self.product(self.parallel), align=ALIGN),
+            "if (g < end) {",
+            f"const {self.long} o = g / {n};",
+            f"{self.long} j = g - o * {n};",
+            *self.decode("o", self.outer),
+            "while (g < end) {",
+            f"const {self.long} stop = {n} < j + (end - g) ? {n} : j + (end - g);",
+            "g += stop - j;",
+            *before,
+            *self.strip("j", "stop", work),
+            "j = 0;",
+            *self.advance(self.outer),
+            "}",
+            "}",
+        ]
+
+    def _stores(self, scope: Scope, *, vector: bool) -> list[str]:
+        return [s for store in self.row_stores for s in self.values.store(store.value, store.view, scope, vector=vector)]
+
+
+class Rows(Layout):
+    """The vector axis is reduced: a work-item takes a range of rows (or of parts of rows) and walks along each."""
+
+    def body(self) -> list[str]:
+        """Return the statements of the function."""
+        rows = self.product(self.parallel)
+        if self.plan.split:
+            return self._split(rows)
+        partial = [v for v, view in enumerate(self.kernel.views) if view.partial]
+        head = self._parts(rows, partial) if partial else [*self.share(rows), f"{self.long} row = g;"]
+        last = "rows" if partial else "end"
+        return [
+            *head,
+            *self.decode("row", self.parallel),
+            f"for (; row < {last}; row++) {{",
+            *(f"const {self.long} p{v} = row / h{v}; const int f{v} = row == p{v} * h{v};" for v in partial),
+            *self._row(),
+            *self.advance(self.parallel),
+            "}",
+        ]
+
+    def _parts(self, rows: str, partial: Sequence[int]) -> list[str]:
+        """Share out parts of rows, so that one work-item makes a part; views divided differently leave it all to one."""
+        out = [f"const {self.long} every = {rows};"]
+        out += [f"const {self.long} h{v} = (every + v{v}_parts - 1) / v{v}_parts;" for v in partial]
+        first = f"h{partial[0]}"
+        equal = " && ".join(f"h{v} == {first}" for v in partial[1:])
+        out.append(f"const {self.long} unit = {f'{equal} ? {first} : every' if equal else first};")
+        return [
+            *out,
+            *self.share("(every + unit - 1) / unit"),
+            f"{self.long} row = g * unit;",
+            f"const {self.long} rows = end * unit < every ? end * unit : every;",
+        ]
+
+    def _split(self, rows: str) -> list[str]:
+        total = f"({rows}) * parts" if self.walks else rows
+        row = "g / parts" if self.walks else "g"
+        return [
+            *self.scratch_slots(),
+            *self.share(total),
+            "for (; g < end; g++) {",
+            f"const {self.long} row = {row}, part = g - row * {'parts' if self.walks else '1'};",
+            *(self.part_range(self.product(range(self.kernel.parallel, self.kernel.rank))) if self.walks else []),
+            *self.decode("row", self.parallel),
+            *self._row(),
+            "}",
+        ]
+
+    # ---- one row --------------------------------------------------------------------------------------
+
+    def _row(self) -> list[str]:
+        scope: Scope = {}
+        out: list[str] = []
+        done: set[int] = set()
+        for walk in self.walks:
+            out += self._define_rows(self.row_values(walk), scope)
+            out += self._walk(walk, scope, done)
+        out += self._define_rows(self.row_values(None), scope)
+        stores = [s for store in self.row_stores for s in self.values.store(store.value, store.view, scope, vector=False)]
+        if stores and self.plan.split and self.walks:
+            stores = ["if (part == 0) {", *stores, "}"]
+        return [*out, *stores]
+
+    def _define_rows(self, positions: Sequence[int], scope: Scope) -> list[str]:
+        out: list[str] = []
+        for n in positions:
+            if self.kernel.body[n].op == "reduce" and (n, False) not in scope:
+                out += self.combine(n, "row", vector=False)
+                scope[n, False] = f"x{n}"
+            else:
+                out += self.values.define([n], scope, vector=False)
+        return out
+
+    def _walk(self, walk: Walk, scope: Scope, done: set[int]) -> list[str]:
+        given = frozenset(done & set(self.kept))
+        roots = [self.kernel.body[n].args[0] for n in walk.reduces] + [self.kernel.stores[s].value for s in walk.stores]
+        positions = needed(self.kernel, roots, full=True, given=given)
+        still, moving = self.divided(positions)
+        unroll = self._unroll(walk, moving)
+        out, ends = self._accumulators(walk, unroll)
+
+        def inside(outer: Scope) -> Work:
+            def work(vector: bool, u: int) -> list[str]:  # noqa: FBT001  see Work
+                return self._at(walk, moving, given, dict(outer), vector=vector, u=u)
+
+            return work
+
+        # What does not vary along the vector axis is defined once for each index of the other reduced axes.
+        here = dict(scope)
+        before = self.values.define(still, here, vector=False)
+        out += self._loops(before, inside(here), unroll)
+        done |= set(positions)
+        for n in walk.reduces:
+            scope[n, False] = f"x{n}"
+        return [*out, *ends]
+
+    def _unroll(self, walk: Walk, moving: Sequence[int]) -> int:
+        work = [self.kernel.body[n] for n in moving]
+        light = len(work) <= LIGHT and not any(instr.op in DEAR for instr in work)
+        return 4 if light and walk.reduces and self.width > 1 else 1
+
+    def _accumulators(self, walk: Walk, unroll: int) -> tuple[list[str], list[str]]:
+        """Return the declarations before a walk and the statements after it that give its reductions."""
+        before, after = [], []
+        for n in walk.reduces:
+            instr, kind = self.kernel.body[n], self.values.type(n)
+            before.append(f"{kind} r{n} = {self.start(n, vector=False)};")
+            result = f"r{n}"
+            if self.width > 1:
+                wide, start = self.values.type(n, vector=True), self.start(n, vector=True)
+                before += [f"{wide} a{n}_{u} = {start};" for u in range(unroll)]
+                for u in range(1, unroll):
+                    after.append(f"a{n}_0 = {self.step(n, f'a{n}_0', f'a{n}_{u}', vector=True)};")
+                result = self.step(n, result, self.values.fold(f"a{n}_0", instr.attr, instr.dtype, after), vector=False)
+            after.append(f"const {kind} x{n} = {result};")
+            if self.plan.split:
+                after.append(self.leave(n, "row", f"x{n}", vector=False))
+        return before, after
+
+    def _at(
+        self, walk: Walk, moving: Sequence[int], given: frozenset[int], scope: Scope, *, vector: bool, u: int
+    ) -> list[str]:
+        """Do a walk's work at one place: define, accumulate, keep, store."""
+        values, out = self.values, []
+        flat = f"w * n{self.axis} + i{self.axis}" if self.inner else f"i{self.axis}"
+        for n in moving:
+            if n in given:
+                text = f"vload{self.width}(0, k{n} + ({flat}))" if vector else f"k{n}[{flat}]"
+                scope[n, vector] = f"{'y' if vector else 'x'}{n}"
+                out.append(f"const {values.type(n, vector=vector)} {scope[n, vector]} = {text};")
+                continue
+            out += values.define([n], scope, vector=vector)
+            if n in self.kept:
+                name = scope[n, vector]
+                out.append(f"vstore{self.width}({name}, 0, k{n} + ({flat}));" if vector else f"k{n}[{flat}] = {name};")
+        for n in walk.reduces:
+            name = f"a{n}_{u}" if vector else f"r{n}"
+            operand = values.operand(self.kernel.body[n].args[0], scope, out, vector=vector)
+            out.append(f"{name} = {self.step(n, name, operand, vector=vector)};")
+        for s in walk.stores:
+            value, v = self.kernel.stores[s]
+            where, first = (f" + p{v} * v{v}_ps", f"f{v}") if self.kernel.views[v].partial else ("", "")
+            out += values.store(value, v, scope, vector=vector, where=where, before=first)
+        return out
+
+    def _loops(self, before: list[str], work: Work, unroll: int) -> list[str]:
+        """Write the walk over the reduced axes, of the whole row or of [low, high)."""
+        n = f"n{self.axis}"
+        if not self.inner:
+            start, stop = ("low", "high") if self.plan.split else ("0", n)
+            return ["{", *before, *self.strip(start, stop, work, unroll), "}"]
+        if not self.plan.split:
+            return [
+                "{",
+                *(f"{self.long} i{k} = 0;" for k in self.inner),
+                f"for ({self.long} w = 0; w < {self.product(self.inner)}; w++) {{",
+                *before,
+                *self.strip("0", n, work, unroll),
+                *self.advance(self.inner),
+                "}",
+                "}",
+            ]
+        return [
+            "{",
+            f"{self.long} at = low, w = at / {n}, j = at - w * {n};",
+            *self.decode("w", self.inner),
+            "while (at < high) {",
+            f"const {self.long} stop = {n} < j + (high - at) ? {n} : j + (high - at);",
+            "at += stop - j;",
+            *before,
+            *self.strip("j", "stop", work, unroll),
+            "j = 0;",
+            *self.advance(self.inner),
+            "}",
+            "}",
+        ]
+
+
+class Columns(Layout):
+    """The vector axis is parallel: a work-item takes strips of columns and streams the reduced axes past them."""
+
+    def body(self) -> list[str]:
+        """Return the statements of the function."""
+        n, width = f"n{self.axis}", self.width
+        outer = self.product(self.outer)
+        most = self._blocks(vector=width > 1) * width
+        if self.plan.split:
+            strip = [f"const {self.long} wide = {STRIP * width};"]
+        else:
+            strip = [
+                f"{self.long} wide = (({outer}) * {n} / items + {width - 1}) / {width} * {width};",
+                f"wide = wide < {width} ? {width} : wide > {most} ? {most} : wide;",
+            ]
+        divided = self.plan.split and bool(self.walks)
+        total = f"({outer}) * strips" + (" * parts" if divided else "")
+        return [
+            *self.scratch_slots(),
+            *strip,
+            f"const {self.long} strips = ({n} + wide - 1) / wide;",
+            *self.share(total),
+            "for (; g < end; g++) {",
+            f"const {self.long} task = {'g / parts, part = g - task * parts' if divided else 'g'};",
+            f"const {self.long} o = task / strips, first = (task - o * strips) * wide;",
+            f"const {self.long} stop = first + wide < {n} ? first + wide : {n};",
+            *(self.part_range(self.product(range(self.kernel.parallel, self.kernel.rank))) if divided else []),
+            *self.decode("o", self.outer),
+            *(self._strip(vector=True) if width > 1 else []),
+            *self._strip(vector=False),
+            "}",
+        ]
+
+    def _blocks(self, *, vector: bool) -> int:
+        """Return how many blocks a strip has at most: vectors, or the single columns beside them."""
+        if vector:
+            return BLOCKS
+        return self.width if self.width > 1 else 8 * BLOCKS
+
+    def _strip(self, *, vector: bool) -> list[str]:
+        """Write all walks over the vectors of a strip, or over the columns that are left."""
+        step = self.width if vector else 1
+        if vector:
+            head = [f"const {self.long} left = first, blocks = (stop - first) / {step};"]
+        else:
+            head = [f"const {self.long} left = first + (stop - first) / {self.width} * {self.width}, blocks = stop - left;"]
+            if self.width == 1:
+                head = [f"const {self.long} left = first, blocks = stop - first;"]
+        scope: Scope = {}
+        arrays: set[int] = set()
+        inside: list[str] = []
+        for walk in self.walks:
+            inside += self._section(self.row_values(walk), scope, arrays, walk, vector=vector)
+            inside += self._walk(walk, scope, arrays, vector=vector)
+        inside += self._section(self.row_values(None), scope, arrays, None, vector=vector)
+        size = self._blocks(vector=vector)
+        declared = [f"{self.values.type(n, vector=vector)} m{n}[{size}];" for n in sorted(arrays)]
+        return ["{", *head, "if (blocks > 0) {", *declared, *inside, "}", "}"]
+
+    def _each_block(self, lines: list[str], *, vector: bool) -> list[str]:
+        if not lines:
+            return []
+        step = self.width if vector else 1
+        place = f"const {self.long} i{self.axis} = left + b * {step};"
+        return [f"for ({self.long} b = 0; b < blocks; b++) {{", place, *lines, "}"]
+
+    def _fetched(self, positions: Sequence[int], scope: Scope, arrays: set[int], *, vector: bool) -> list[str]:
+        """Define, inside a loop over blocks, those of *positions* that earlier loops left in arrays."""
+        out = []
+        for n in positions:
+            if n in arrays and (n, vector) not in scope:
+                scope[n, vector] = f"{'y' if vector else 'x'}{n}"
+                out.append(f"const {self.values.type(n, vector=vector)} {scope[n, vector]} = m{n}[b];")
+        return out
+
+    def _section(
+        self, positions: Sequence[int], scope: Scope, arrays: set[int], walk: Walk | None, *, vector: bool
+    ) -> list[str]:
+        """Define the ROW values that a walk needs (None: that the stores need) and do what comes with them.
+
+        Those that vary along the strip are left in arrays for the walk; before a walk its accumulators start here too.
+        """
+        cell = f"o * n{self.axis} + i{self.axis}"
+        still, moving = self.divided(positions)
+        out: list[str] = []
+        for n in still:
+            if self.kernel.body[n].op == "reduce" and (n, False) not in scope:
+                out += self.combine(n, f"o * n{self.axis} + first", vector=False)
+                scope[n, False] = f"x{n}"
+            else:
+                out += self.values.define([n], scope, vector=False)
+        inside = dict(scope)
+        lines = self._fetched(moving, inside, arrays, vector=vector)
+        for n in moving:
+            if (n, vector) in inside or self.kernel.body[n].op == "const":
+                continue
+            if self.kernel.body[n].op == "reduce":
+                lines += self.combine(n, cell, vector=vector)
+                inside[n, vector] = f"{'y' if vector else 'x'}{n}"
+            else:
+                lines += self.values.define([n], inside, vector=vector)
+            if walk is not None and n in self._carried():
+                arrays.add(n)
+                lines.append(f"m{n}[b] = {inside[n, vector]};")
+        if walk is not None:
+            for n in walk.reduces:
+                if self.values.varies[n]:
+                    arrays.add(n)
+                    lines.append(f"m{n}[b] = {self.start(n, vector=vector)};")
+            return [*out, *self._each_block(lines, vector=vector)]
+        for store in self.row_stores:
+            lines += self.values.store(store.value, store.view, inside, vector=vector)
+        block = self._each_block(lines, vector=vector)
+        if block and self.plan.split and self.walks:
+            block = ["if (part == 0) {", *block, "}"]
+        return [*out, *block]
+
+    def _carried(self) -> set[int]:
+        """Return the ROW values that walks use, and the reductions: what must outlive the loop that defines it."""
+        body = self.kernel.body
+        used = {a for walk in self.walks for n in walk.values for a in body[n].args}
+        used |= {body[n].args[0] for walk in self.walks for n in walk.reduces}
+        return used | {n for n, instr in enumerate(body) if instr.op == "reduce"}
+
+    def _walk(self, walk: Walk, scope: Scope, arrays: set[int], *, vector: bool) -> list[str]:
+        still, moving = self.divided(walk.values)
+        fixed = [n for n in walk.reduces if not self.values.varies[n]]
+        here = dict(scope)
+        before = self.values.define(still, here, vector=False)
+        for n in fixed:
+            operand = self.values.operand(self.kernel.body[n].args[0], here, before, vector=False)
+            before.append(f"r{n} = {self.step(n, f'r{n}', operand, vector=False)};")
+        inside = dict(here)
+        lines = self._fetched(self.row_values(walk), inside, arrays, vector=vector)
+        lines += self.values.define(moving, inside, vector=vector)
+        for n in walk.reduces:
+            if n not in fixed:
+                operand = self.values.operand(self.kernel.body[n].args[0], inside, lines, vector=vector)
+                lines.append(f"m{n}[b] = {self.step(n, f'm{n}[b]', operand, vector=vector)};")
+        for s in walk.stores:
+            lines += self.values.store(*self.kernel.stores[s], inside, vector=vector)
+        out = [f"{self.values.type(n)} r{n} = {self.start(n, vector=False)};" for n in fixed]
+        out += self._reduced_loop([*before, *self._each_block(lines, vector=vector)])
+        return [*out, *self._results(walk, fixed, scope, vector=vector)]
+
+    def _reduced_loop(self, lines: list[str]) -> list[str]:
+        low, high = ("low", "high") if self.plan.split else ("0", self.product(self.inner))
+        return [
+            "{",
+            *self.decode(low, self.inner),
+            f"for ({self.long} w = {low}; w < {high}; w++) {{",
+            *lines,
+            *self.advance(self.inner),
+            "}",
+            "}",
+        ]
+
+    def _results(self, walk: Walk, fixed: Sequence[int], scope: Scope, *, vector: bool) -> list[str]:
+        """Name the results of a walk, and leave them in scratch memory if it was one part of it."""
+        out = []
+        for n in fixed:
+            out.append(f"const {self.values.type(n)} x{n} = r{n};")
+            scope[n, False] = f"x{n}"
+            if self.plan.split:
+                out.append(self.leave(n, f"o * n{self.axis} + first", f"x{n}", vector=False))
+        if self.plan.split:
+            cell = f"o * n{self.axis} + i{self.axis}"
+            moving = [n for n in walk.reduces if n not in fixed]
+            lines = [self.leave(n, cell, f"m{n}[b]", vector=vector) for n in moving]
+            out += self._each_block(lines, vector=vector)
+        return out

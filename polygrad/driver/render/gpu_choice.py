@@ -1,0 +1,265 @@
+"""Which form a kernel takes on a GPU: decided from its structure and the ints of a launch, kept in buckets.
+
+Here: `GpuLimits`, `Choice`, `choose_gpu`. Not here: text.
+A `Choice` is part of the program's key: powers of two and yes-or-no answers, no exact size, so that one program serves many launches.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from polygrad.driver.ir import ITEMSIZE, Kernel, placements
+from polygrad.driver.render.addressing import fits_int32, named_ints, view_strides
+from polygrad.driver.render.collapse import extent_products
+
+Strategy = Literal["elementwise", "rows", "columns"]
+VECTOR_BYTES = 16
+FLAT_THREADS = 256
+REGISTERS = 64  # 32-bit registers a work-item may spend on kept values and sums
+WARP = 32
+WARP_ROW = 1024  # elements of a row that one warp takes
+LANE_ELEMENTS = 16  # elements of a longer row that a lane takes, while a group is not full
+
+
+@dataclass(frozen=True)
+class GpuLimits:
+    """What the choice depends on of a device."""
+
+    multiprocessors: int = 64
+    threads: int = 1024  # of a group
+    shared_bytes: int = 32 * 1024
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The form of one kernel function, or of one for each level if the reduced axes are split over groups.
+
+    Attributes
+    ----------
+    strategy : "elementwise", "rows" or "columns"
+        Whether vectors lie along parallel axes without any reduction, along the reduced axes, or across them.
+    stores : tuple of int
+        The positions of the kernel's stores that this function performs.
+    width, vectors
+        Elements of a vector; for each view whether it is accessed by vectors.
+    lanes, slots
+        Work-items of a group along the reduced and along the parallel axes.
+    chunks
+        Vectors that a lane (elementwise: a work-item) takes; 0 is a loop of unknown length.
+    exact
+        Every vector of every lane exists; no bounds need be tested.
+    splits
+        The reduced axes are divided over groups; one launch a level.
+    """
+
+    strategy: Strategy
+    stores: tuple[int, ...]
+    width: int
+    vectors: tuple[bool, ...]
+    lanes: int
+    slots: int
+    chunks: int
+    exact: bool
+    splits: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kernel's form on a GPU: `wide` for 64-bit indices, the variants to launch one after the other."""
+
+    wide: bool
+    variants: tuple[Variant, ...]
+    groups: int = 512  # how many groups fill the device; decides into how many parts a reduction is split
+
+
+def above(n: int) -> int:
+    """Return the least power of two that is not below *n*.
+
+    >>> above(1), above(5), above(64)
+    (1, 8, 64)
+    """
+    return 1 << max(0, n - 1).bit_length()
+
+
+def choose_gpu(kernel: Kernel, ints: Sequence[int], limits: GpuLimits = GpuLimits()) -> Choice:  # noqa: B008  frozen
+    """Return the form in which a launch of *kernel* (after `collapse`) should run.
+
+    Examples
+    --------
+    >>> from polygrad.driver.ir import Instr, Store, View
+    >>> view = View(0, "float32", (1,))
+    >>> double = Kernel(1, 0, ("float32", "float32"), (view, view._replace(buffer=1)), (),
+    ...                 (Instr("load", "float32", (), 0), Instr("add", "float32", (0, 0))), (Store(1, 1),))
+    >>> choice = choose_gpu(double, (1 << 20, 0, 0))
+    >>> choice.variants[0].strategy, choice.variants[0].width, choice.variants[0].exact
+    ('elementwise', 4, True)
+    """
+    facts = Facts(kernel, ints, limits)
+    variants = tuple(facts.variant(stores) for stores in store_groups(kernel, ints))
+    return Choice(not fits_int32(kernel, ints), variants, above(4 * limits.multiprocessors))
+
+
+def possible(kernel: Kernel, ints: Sequence[int], limits: GpuLimits = GpuLimits()) -> Iterator[Choice]:  # noqa: B008
+    """Yield every form that can run a launch of *kernel*, for tests and for tuning; the chosen one comes first."""
+    chosen = choose_gpu(kernel, ints, limits)
+    yield chosen
+    facts = Facts(kernel, ints, limits)
+    groups = store_groups(kernel, ints)
+    seen = {chosen.variants}
+    for strategy in ("rows", "columns") if kernel.reduced else ("elementwise",):
+        for vector in (True, False):
+            for splits in (False, True):
+                for chunked in (True, False):
+                    variants = tuple(
+                        facts.form(strategy, stores, vector=vector, splits=splits, chunked=chunked) for stores in groups
+                    )
+                    if variants not in seen:
+                        seen.add(variants)
+                        yield replace(chosen, variants=variants)
+
+
+def store_groups(kernel: Kernel, ints: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the stores that one function can perform together: partial stores need the same number of parts.
+
+    Ordinary stores come with the last group, for they may overwrite what the others load.
+    """
+    named = named_ints(kernel, ints)
+    plain = [k for k, store in enumerate(kernel.stores) if not kernel.views[store.view].partial]
+    parts: dict[int, list[int]] = {}
+    for k, store in enumerate(kernel.stores):
+        if kernel.views[store.view].partial:
+            parts.setdefault(named[f"v{store.view}.parts"], []).append(k)
+    groups = [*parts.values()] or [[]]
+    groups[-1] = sorted([*groups[-1], *plain])
+    return [tuple(group) for group in groups]
+
+
+class Facts:
+    """One launch, measured."""
+
+    def __init__(self, kernel: Kernel, ints: Sequence[int], limits: GpuLimits) -> None:
+        self.kernel = kernel
+        self.limits = limits
+        self.named = named_ints(kernel, ints)
+        self.extents = list(ints[: kernel.rank])
+        self.rows, self.points = extent_products(kernel, ints)
+        self.strides = [view_strides(view, v, self.named) for v, view in enumerate(kernel.views)]
+        self.loads = {i.attr for i in kernel.body if i.op == "load"}
+        self.places = placements(kernel)
+
+    def variant(self, stores: tuple[int, ...]) -> Variant:
+        """Return the best form for some of the stores."""
+        if not self.kernel.reduced:
+            return self.form("elementwise", stores)
+        partial = any(self.kernel.views[self.kernel.stores[k].view].partial for k in stores)
+        strategy: Strategy = "rows" if partial or not self._across() else "columns"
+        return self.form(strategy, stores, splits=None)
+
+    def _across(self) -> bool:
+        """Whether most bytes lie contiguously along the parallel axes."""
+        if not self.kernel.parallel:
+            return False
+        along = across = 0
+        for n, instr in enumerate(self.kernel.body):
+            if instr.op == "load" and self.places[n].full:
+                strides, size = self.strides[instr.attr], ITEMSIZE[instr.dtype]
+                along += size * (abs(strides[-1]) == 1)
+                across += size * (abs(strides[self.kernel.parallel - 1]) == 1)
+        return across > along and self.extents[self.kernel.parallel - 1] > 1
+
+    # ---- forms ----------------------------------------------------------------------------------------
+
+    def form(
+        self, strategy: str, stores: tuple[int, ...], *, vector: bool = True, splits: bool | None = False, chunked: bool = True
+    ) -> Variant:
+        """Return the form of a strategy, with or without vectors, splitting and unrolled chunks."""
+        axis = self.kernel.rank - 1 if strategy == "rows" else self.kernel.parallel - 1
+        width, vectors = self.vectors(axis, stores) if vector and axis >= 0 else (1, (False,) * len(self.kernel.views))
+        if strategy == "elementwise":
+            return self._elementwise(stores, width, vectors, chunked=chunked)
+        if strategy == "rows":
+            return self._rows(stores, width, vectors, splits=splits, chunked=chunked)
+        return self._columns(stores, width, vectors, splits=splits, chunked=chunked)
+
+    def vectors(self, axis: int, stores: tuple[int, ...]) -> tuple[int, tuple[bool, ...]]:
+        """Return the widest vectors along *axis*, and which views can be accessed by them."""
+        used = self.loads | {self.kernel.stores[k].view for k in stores}
+        unit = [v for v in used if self.kernel.views[v].strides[axis] == 1 and not self.kernel.views[v].gathers]
+        unit = [v for v in unit if axis not in self.kernel.views[v].window]
+        none = (1, (False,) * len(self.kernel.views))
+        if not unit:
+            return none
+        width = min(VECTOR_BYTES // max(ITEMSIZE[self.kernel.views[v].dtype] for v in unit), 16)
+        while width > 1:
+            if self.extents[axis] % width == 0:
+                fits = tuple(v in unit and self._aligned(v, axis, width) for v in range(len(self.kernel.views)))
+                if any(fits):
+                    return width, fits
+            width //= 2
+        return none
+
+    def _aligned(self, v: int, axis: int, width: int) -> bool:
+        ints = [self.named[f"v{v}.o"]]
+        ints += [s for k, s in enumerate(self.strides[v]) if k != axis and self.extents[k] > 1]
+        if self.kernel.views[v].partial:
+            ints.append(self.named[f"v{v}.ps"])
+        return all(n % width == 0 for n in ints)
+
+    def _elementwise(self, stores: tuple[int, ...], width: int, vectors: tuple[bool, ...], *, chunked: bool) -> Variant:
+        total = self.rows // width
+        heavy = len(self.kernel.body) * width > 160  # noqa: PLR2004  statements a point, beyond which text is not doubled
+        fills = total >= 2 * FLAT_THREADS * 8 * self.limits.multiprocessors
+        chunks = 2 if chunked and fills and not heavy and width < 16 else 1  # noqa: PLR2004
+        threads = min(FLAT_THREADS, self.limits.threads, max(WARP, above(total)))
+        exact = total % (threads * chunks) == 0
+        return Variant("elementwise", stores, width, vectors, 1, threads, chunks, exact)
+
+    def _rows(self, stores: tuple[int, ...], width: int, vectors: tuple[bool, ...], *, splits: bool | None, chunked: bool) -> Variant:
+        steps = -(-self.points // width)
+        partial = any(self.kernel.views[self.kernel.stores[k].view].partial for k in stores)
+        most = self.limits.threads
+        if self.points <= WARP_ROW:
+            lanes = min(WARP, above(steps), most)
+        else:
+            lanes = min(most, max(2 * WARP, above(-(-self.points // LANE_ELEMENTS))))
+            lanes = min(lanes, 256) if not self._repeats(stores) else lanes
+        chunks = above(-(-steps // lanes))
+        if chunks * width * self._words(stores) > REGISTERS or not chunked:
+            chunks = 0
+        if splits is None:
+            splits = not partial and self.points >= 16 * 1024 and self.rows < self.limits.multiprocessors  # noqa: PLR2004
+        if splits and not partial:
+            return Variant("rows", stores, width, vectors, min(256, most), 1, 0, exact=False, splits=True)
+        slots = min(max(1, FLAT_THREADS // lanes), above(self.rows), max(1, most // lanes))
+        exact = chunks > 0 and self.points == lanes * width * chunks
+        return Variant("rows", stores, width, vectors, lanes, slots, chunks, exact)
+
+    def _columns(self, stores: tuple[int, ...], width: int, vectors: tuple[bool, ...], *, splits: bool | None, chunked: bool) -> Variant:
+        partial = any(self.kernel.views[self.kernel.stores[k].view].partial for k in stores)
+        if partial:  # sums over rows need the lanes to own columns of the result
+            return self.form("rows", stores, vector=width > 1, splits=False, chunked=chunked)
+        columns = self.rows // width
+        threads = min(FLAT_THREADS, self.limits.threads)
+        slots = min(WARP, above(columns), threads)
+        lanes = min(threads // slots, above(self.points))
+        groups = -(-columns // slots)
+        if splits is None:
+            splits = groups < 2 * self.limits.multiprocessors and self.points >= 16 * lanes  # noqa: PLR2004
+        chunks = above(-(-self.points // lanes))
+        if splits or not chunked or chunks * width * self._words(stores) > REGISTERS // 2:
+            chunks = 0
+        exact = chunks > 0 and self.points == lanes * chunks and columns % slots == 0
+        return Variant("columns", stores, width, vectors, lanes, slots, chunks, exact, splits=bool(splits))
+
+    def _repeats(self, stores: tuple[int, ...]) -> bool:
+        """Whether FULL values are needed at more than one level."""
+        levels = {p.level for n, p in enumerate(self.places) if p.full}
+        return len(levels) > 1 or any(self.places[self.kernel.stores[k].value].full for k in stores)
+
+    def _words(self, stores: tuple[int, ...]) -> int:
+        """Return the 32-bit registers an element costs: what is loaded along reduced axes, and sums of partial stores."""
+        loads = [i.dtype for n, i in enumerate(self.kernel.body) if i.op == "load" and self.places[n].full and not i.args]
+        sums = [self.kernel.views[self.kernel.stores[k].view] for k in stores]
+        dtypes = [*loads, *(view.dtype for view in sums if view.partial)]
+        return max(1, sum(math.ceil(ITEMSIZE[d] / 4) for d in dtypes))

@@ -1,0 +1,117 @@
+"""The namespace `xp` of nodes: every op of the table as a function from nodes to nodes, and the operators of Node.
+
+Here: `F`, over which derivative rules and composites are written. Operands are nodes or Python scalars, which adapt to the nodes' dtype.
+Not here: what any op does; arrays.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from polygrad import dtypes
+from polygrad.errors import DTypeError
+from polygrad.graph.node import Node, apply, lift, scalar
+from polygrad.ops import TABLE
+from polygrad.ops.table import Op
+
+
+class Namespace:
+    """Functions from nodes to nodes, one for each op of the table."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the op table has no {name!r}")
+
+
+F: Any = Namespace()
+
+
+def operands_as_nodes(op: Op, args: tuple[Any, ...]) -> tuple[Node, ...]:
+    """Return *args* as nodes; Python scalars take their dtype from the nodes beside them."""
+    if op.name == "where":
+        return (_alone(args[0]), *_lifted(args[1:]))
+    return _lifted(args)
+
+
+def _alone(value: Any) -> Node:
+    return value if isinstance(value, Node) else scalar(value, _default(value))
+
+
+def _default(value: Any) -> dtypes.DType:
+    if not isinstance(value, (bool, int, float)):
+        raise DTypeError(f"cannot use {value!r} in an expression of arrays: convert it with pg.asarray(...)")
+    return dtypes.bool_ if isinstance(value, bool) else dtypes.int64 if isinstance(value, int) else dtypes.float64
+
+
+def _lifted(args: tuple[Any, ...]) -> tuple[Node, ...]:
+    like = None
+    for a in args:
+        if isinstance(a, Node):
+            like = a if like is None or a.aval.dtype is like.aval.dtype else _stronger(like, a)
+    if like is None:
+        return tuple(_alone(a) for a in args)
+    return tuple([a if isinstance(a, Node) else _lift_checked(a, like) for a in args])
+
+
+def _stronger(a: Node, b: Node) -> Node:
+    return a if dtypes.promote(a.aval.dtype, b.aval.dtype) is a.aval.dtype else b
+
+
+def _lift_checked(value: Any, like: Node) -> Node:
+    if not isinstance(value, (bool, int, float)):
+        raise DTypeError(f"cannot use {value!r} in an expression of arrays: convert it with pg.asarray(...)")
+    return lift(value, like)
+
+
+def _elementwise(op: Op) -> Callable[..., Node]:
+    arity = len(inspect.signature(op.body).parameters) - 1
+
+    @functools.wraps(op.body)
+    def function(*args: Any) -> Node:
+        for a in args:
+            if type(a) is not Node:
+                args = operands_as_nodes(op, args)
+                break
+        if len(args) != arity:
+            raise TypeError(f"{op.name} takes {arity} operands, got {len(args)}")
+        return apply(op, args)
+
+    return function
+
+
+def _primitive(op: Op) -> Callable[..., Node]:
+    def function(*args: Any) -> Node:
+        count = 0
+        while count < len(args) and isinstance(args[count], Node):
+            count += 1
+        return apply(op, args[:count], args[count:] or None)
+
+    return function
+
+
+def _composite(op: Op) -> Callable[..., Any]:
+    return functools.partial(op.body, F)
+
+
+_MAKERS = {"elementwise": _elementwise, "composite": _composite}
+for _op in TABLE.values():
+    setattr(F, _op.name, _MAKERS.get(_op.kind, _primitive)(_op))
+
+
+def _operator(name: str) -> tuple[Callable[..., Node], Callable[..., Node]]:
+    function = getattr(F, name)
+    return (lambda a, b: function(a, b)), (lambda a, b: function(b, a))
+
+
+for _dunder, _name in {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "and": "bitwise_and", "or": "bitwise_or",
+    "xor": "bitwise_xor", "floordiv": "floor_divide", "mod": "remainder", "pow": "pow", "matmul": "matmul",
+    "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
+}.items():  # fmt: skip
+    _forward, _reflected = _operator(_name)
+    setattr(Node, f"__{_dunder}__", _forward)
+    setattr(Node, f"__r{_dunder}__", _reflected)
+for _dunder, _name in {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}.items():
+    setattr(Node, f"__{_dunder}__", _operator(_name)[0])
+Node.__neg__ = lambda self: F.negative(self)  # type: ignore[attr-defined]
+Node.__invert__ = lambda self: F.bitwise_invert(self)  # type: ignore[attr-defined]

@@ -1,0 +1,311 @@
+"""The Node: an op applied to nodes. The lazy graph and the autograd graph are this one graph.
+
+Here: nodes, the memo of shape and dtype inference, and `apply`, which refuses early.
+Not here: values, kernels, derivatives; what the ops mean is in `ops`.
+"""
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from polygrad import dtypes, shapes
+from polygrad.errors import DeviceError, DTypeError
+from polygrad.ops.table import Op
+
+_number = itertools.count(1).__next__
+
+
+class Aval:
+    """A shape and a dtype, interned: two nodes with equal shape and dtype share one Aval."""
+
+    __slots__ = ("dtype", "ident", "shape", "size")
+
+    def __init__(self, shape: shapes.Shape, dtype: dtypes.DType, ident: int) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.size = shapes.size(shape)
+        self.ident = ident
+
+    def __repr__(self) -> str:
+        return f"{self.dtype.name}{list(self.shape)}"
+
+
+_avals: dict[tuple[shapes.Shape, dtypes.DType], Aval] = {}
+_lock = threading.Lock()
+
+
+def aval(shape: shapes.Shape, dtype: dtypes.DType) -> Aval:
+    """Return the one Aval of *shape* and *dtype*."""
+    found = _avals.get((shape, dtype))
+    if found is None:
+        with _lock:
+            found = _avals.setdefault((shape, dtype), Aval(shape, dtype, len(_avals)))
+    return found
+
+
+class Spec:
+    """What applying an op to operands of certain avals gives: interned, so that `sig` stands for all of it in keys."""
+
+    __slots__ = ("attrs", "aval", "casts", "op", "records", "sig")
+
+    def __init__(self, op: Op, attrs: Any, out: Aval, casts: tuple[Any, ...] | None) -> None:
+        self.op = op
+        self.attrs = attrs
+        self.aval = out
+        self.casts = casts  # for each operand the dtype that it is cast to first, or None
+        self.records = op.differentiable and dtypes.KINDS[out.dtype] == "float"
+        self.sig = _signature()
+
+
+_signature = itertools.count(1).__next__
+_memo: dict[Any, Spec] = {}
+MEMO_LIMIT = 200_000
+
+
+class Recording(threading.local):
+    """Whether this thread records for differentiation, and what watches it."""
+
+    enabled = True
+    observer: Callable[["Node"], None] | None = None  # detect_anomaly and tapes see every node that is made
+
+
+RECORDING = Recording()
+
+
+class Node:
+    """An op applied to nodes: shape and dtype are known, the value perhaps not yet.
+
+    Attributes
+    ----------
+    spec : Spec
+        The op, its attributes, shape and dtype.
+    parents : tuple of Node
+        Operands; dropped once the value is there, unless a recording needs them.
+    device : str or None
+        Where the value is or will be; None for host scalars, which go anywhere.
+    storage : Storage or None
+        The value, once realized.
+    value : object
+        The Python number of a host scalar.
+    mask : int
+        One bit for each recording that this node depends on; 0 means that no gradient flows through it.
+    number : int
+        Grows with creation: operands have smaller numbers, so sorting by it is a topological order.
+    spent : bool
+        A backward pass has used this node up.
+    trace : tuple or None
+        Where the node was made, if that was asked for.
+    """
+
+    __slots__ = (
+        "__weakref__", "aval", "depth", "device", "leaf", "mask", "number", "parents", "spec", "spent", "storage", "trace", "value",
+    )  # fmt: skip
+
+    def __init__(self, spec: Spec, parents: tuple["Node", ...], device: str | None, mask: int = 0) -> None:
+        self.spec = spec
+        self.aval = spec.aval
+        self.parents = parents
+        self.device = device
+        self.mask = mask
+        self.number = _number()
+        self.storage: Any = None
+        self.value: Any = None
+        self.spent = False
+        self.leaf: Any = None
+        self.trace: Any = None
+        self.depth = 0
+
+    @property
+    def shape(self) -> shapes.Shape:
+        """The sizes of the axes."""
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> dtypes.DType:
+        """The dtype of the elements."""
+        return self.aval.dtype
+
+    @property
+    def op(self) -> Op:
+        """The op that makes this node."""
+        return self.spec.op
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.aval.shape)
+
+    def __repr__(self) -> str:
+        return f"<{self.spec.op.name} {self.aval!r}{' on ' + self.device if self.device else ''}>"
+
+
+def describe(node: Node) -> str:
+    """Return ``float32[3, 4] on cpu:0``, for errors."""
+    return f"{node.aval!r} on {node.device}" if node.device else f"{node.aval!r}"
+
+
+def spec_of(op: Op, attrs: Any, operands: tuple[Node, ...]) -> Spec:
+    """Return the memoised Spec of applying *op* with *attrs* to *operands*, or raise what is wrong with them."""
+    key = (op, attrs, *[p.aval for p in operands])
+    found = _memo.get(key)
+    if found is None:
+        out, casts = (_infer_elementwise if op.kind == "elementwise" else _infer_other)(op, attrs, operands)
+        if len(_memo) > MEMO_LIMIT:
+            _memo.clear()
+        found = _memo[key] = Spec(op, attrs, out, casts)
+    return found
+
+
+def _infer_other(op: Op, attrs: Any, operands: tuple[Node, ...]) -> tuple[Aval, None]:
+    assert op.infer is not None, op.name  # noqa: S101  a broken declaration, not a user's mistake
+    shape, dtype = op.infer(*[p.aval for p in operands], *(attrs or ()))
+    return aval(shape, dtype), None
+
+
+def _infer_elementwise(op: Op, _attrs: Any, operands: tuple[Node, ...]) -> tuple[Aval, tuple[Any, ...] | None]:
+    shape = shapes.broadcast(op.verb, *[p.aval.shape for p in operands])
+    have = [p.aval.dtype for p in operands]
+    if op.name == "where":
+        if have[0] is not dtypes.bool_:
+            raise DTypeError(f"cannot select by {have[0].name}: the condition of where must be bool; compare it first")
+        common = dtypes.promote(have[1], have[2])
+        wanted = [dtypes.bool_, common, common]
+    else:
+        common = have[0]
+        for other in have[1:]:
+            common = dtypes.promote(common, other)
+        if dtypes.KINDS[common] not in op.kinds:
+            if dtypes.KINDS[common] == "int" and op.kinds == "float":
+                common = dtypes.float64
+            else:
+                raise DTypeError(
+                    f"cannot {op.verb} {' and '.join(d.name for d in have)}: {op.name} takes "
+                    f"{' or '.join(op.kinds.split())} dtypes; cast with .astype(...)"
+                )
+        wanted = [common] * len(have)
+    casts = tuple(None if h is w else w for h, w in zip(have, wanted, strict=True))
+    out = dtypes.bool_ if op.compares else common
+    return aval(shape, out), (casts if any(c is not None for c in casts) else None)
+
+
+def common_device(op: Op, operands: tuple[Node, ...]) -> str | None:
+    """Return the device of *operands*; host scalars have none. Raise DeviceError if there are two."""
+    device = None
+    for p in operands:
+        other = p.device
+        if other is not device and other is not None:
+            if device is not None and other != device:
+                raise DeviceError.mixed(op.verb, [describe(q) for q in operands if q.device is not None])
+            device = other
+    return device
+
+
+def apply(op: Op, operands: tuple[Node, ...], attrs: Any = None) -> Node:
+    """Return the node of *op* applied to *operands*.
+
+    Shapes, dtypes and devices are checked now, at the line that a user wrote; nothing is computed.
+
+    Raises
+    ------
+    ShapeError, DTypeError, DeviceError
+        If the operands do not fit.
+    """
+    spec = _memo.get((op, attrs, *[p.aval for p in operands])) or spec_of(op, attrs, operands)
+    if spec.casts is not None:
+        operands = tuple([p if c is None else cast(p, c) for p, c in zip(operands, spec.casts, strict=True)])
+    device = None
+    mask = depth = 0
+    for p in operands:
+        other = p.device
+        if other is not device and other is not None:
+            device = other if device is None else common_device(op, operands)
+        mask |= p.mask
+        if p.depth > depth:
+            depth = p.depth
+    if mask and not (spec.records and RECORDING.enabled):
+        mask = 0
+    node = Node(spec, operands, device, mask)
+    node.depth = depth + 1
+    if depth >= DEPTH_LIMIT:
+        _overflow(node)
+    if RECORDING.observer is not None:
+        RECORDING.observer(node)
+    return node
+
+
+DEPTH_LIMIT = 4096
+_on_overflow: list[Callable[[Node], None]] = []
+
+
+def on_overflow(function: Callable[[Node], None]) -> None:
+    """Install what realizes a node whose pending graph has become too deep; the array layer does."""
+    _on_overflow[:] = [function]
+
+
+def _overflow(node: Node) -> None:
+    for function in _on_overflow:
+        function(node)
+
+
+def cast(node: Node, dtype: dtypes.DType) -> Node:
+    """Return *node* converted to *dtype*; a host scalar is converted at once."""
+    from polygrad.ops.elementwise import astype  # noqa: PLC0415  the table is filled after this module is loaded
+
+    if node.aval.dtype is dtype:
+        return node
+    if node.value is not None and node.device is None:
+        return scalar(node.value, dtype)
+    return apply(astype, (node,), (dtype,))
+
+
+def scalar(value: bool | int | float, dtype: dtypes.DType) -> Node:
+    """Return a host scalar: a launch argument, never part of a kernel's structure."""
+    spec = _scalar_specs.get(dtype)
+    if spec is None:
+        from polygrad.ops.creation import host_scalar  # noqa: PLC0415  as above
+
+        spec = _scalar_specs[dtype] = Spec(host_scalar, None, aval((), dtype), None)
+    node = Node(spec, (), None)
+    node.value = convert_scalar(value, dtype)
+    return node
+
+
+_scalar_specs: dict[dtypes.DType, Spec] = {}
+
+
+def convert_scalar(value: Any, dtype: dtypes.DType) -> bool | int | float:
+    """Return a Python number as one that *dtype* holds.
+
+    Raises
+    ------
+    OverflowError
+        If an int lies outside of an integer dtype.
+    """
+    kind = dtypes.KINDS[dtype]
+    if kind == "float":
+        return float(value)
+    if kind == "bool":
+        return bool(value)
+    low, high = dtypes.integer_range(dtype)
+    number = int(value)
+    if not low <= number <= high:
+        raise OverflowError(f"{number} does not fit {dtype.name}, whose range is [{low}, {high}]; use a wider dtype")
+    return number
+
+
+def lift(value: Any, like: Node) -> Node:
+    """Return a Python scalar as a node that adapts to the dtype of *like* (weak promotion)."""
+    return scalar(value, dtypes.weak(value, like.aval.dtype))
+
+
+def creation_site() -> tuple[str, int, str] | None:
+    """Return file, line and function of the innermost frame outside of polygrad."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if not (name.startswith("polygrad.") or name == "polygrad"):
+            return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+        frame = frame.f_back  # type: ignore[assignment]
+    return None

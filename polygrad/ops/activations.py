@@ -1,0 +1,196 @@
+"""Activation functions: one value out for each value in.
+
+Here: relu and its family, the smooth ones, gates; each is stable at both ends and has a right slope at 0.
+Not here: softmax (`neural.py`), parameters.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from polygrad.errors import ShapeError
+from polygrad.ops.composite import draw_numbers
+from polygrad.ops.internal import cast
+from polygrad.ops.manipulation import part
+from polygrad.ops.statistics import floating, wide
+from polygrad.ops.table import composite
+
+FAR = draw_numbers((-9, 9))
+_SELU_SCALE, _SELU_ALPHA = (
+    1.0507009873554805,
+    1.6732632423543772,
+)  # Klambauer et al., "Self-normalizing neural networks", 2017
+
+
+def _smooth(xp: Any, name: str, x: Any, formula: Callable[[Any], Any]) -> Any:
+    """Return formula(x) in x's dtype; 16-bit floats are rounded once, at the end."""
+    x = floating(xp, name, x)
+    return cast(xp, formula(wide(xp, x)), x.dtype)
+
+
+def _downhill(xp: Any, x: Any) -> Any:
+    """Return -|x| with slope -1 at 0, so that exp of it cannot overflow and what is made of it has a slope at 0."""
+    return xp.where(x < 0, x, -x)
+
+
+def _ramp(xp: Any, x: Any) -> Any:
+    """Return x where it is not negative, else 0, with slope 1 at 0: the other half of `_downhill`."""
+    return xp.where(x < 0, xp.zeros_like(x), x)
+
+
+@composite(reference=lambda np, x: np.maximum(x, 0), samples=draw_numbers((-2, 2)), dtypes="int float")
+def relu(xp: Any, x: Any, /) -> Any:
+    """x where it is positive, else 0; slope 0 at 0. NaN stays NaN."""
+    return xp.where(xp.less_equal(x, 0), xp.zeros_like(x), x)
+
+
+@composite(reference=lambda np, x: np.clip(x, 0, 6), samples=FAR, dtypes="int float")
+def relu6(xp: Any, x: Any, /) -> Any:
+    """x limited to [0, 6], with slope 0 at both ends."""
+    return xp.where(xp.less_equal(x, 0), xp.zeros_like(x), xp.where(xp.greater_equal(x, 6), xp.full_of(6, x), x))
+
+
+@composite(reference=lambda np, x, slope=0.01: np.where(x > 0, x, x * slope), samples=draw_numbers((-2, 2)))
+def leaky_relu(xp: Any, x: Any, /, negative_slope: Any = 0.01) -> Any:
+    """x where it is positive, else negative_slope * x."""
+    x = floating(xp, "leaky_relu", x)
+    return xp.where(x > 0, x, x * negative_slope)
+
+
+def _exponential(xp: Any, x: Any, alpha: float, rate: float) -> Any:
+    """Return x where it is positive, else alpha * (exp(x / rate) - 1)."""
+    below = xp.where(x > 0, xp.zeros_like(x), x)
+    return xp.where(x > 0, x, xp.expm1(below if rate == 1 else below / rate) * alpha)
+
+
+def _elu_reference(np: Any, x: Any, alpha: float = 1.0) -> Any:
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+
+
+@composite(reference=_elu_reference, samples=FAR)
+def elu(xp: Any, x: Any, /, alpha: Any = 1.0) -> Any:
+    """x where it is positive, else alpha * (exp(x) - 1)."""
+    return _smooth(xp, "elu", x, lambda v: _exponential(xp, v, alpha, 1))
+
+
+@composite(reference=lambda np, x: _SELU_SCALE * _elu_reference(np, x, _SELU_ALPHA), samples=FAR)
+def selu(xp: Any, x: Any, /) -> Any:
+    """The exponential linear unit with the scale and alpha that keep mean 0 and variance 1."""
+    return _smooth(xp, "selu", x, lambda v: _exponential(xp, v, _SELU_ALPHA, 1) * _SELU_SCALE)
+
+
+@composite(
+    reference=lambda np, x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0) / alpha)), samples=FAR
+)
+def celu(xp: Any, x: Any, /, alpha: Any = 1.0) -> Any:
+    """x where it is positive, else alpha * (exp(x / alpha) - 1); its slope is continuous for every alpha."""
+    return _smooth(xp, "celu", x, lambda v: _exponential(xp, v, alpha, alpha))
+
+
+def _sigmoid(xp: Any, x: Any) -> Any:
+    e = xp.exp(_downhill(xp, x))
+    return xp.where(x < 0, e, xp.ones_like(e)) / (e + 1.0)
+
+
+@composite(reference=lambda np, x: 1 / (1 + np.exp(-x)), samples=FAR)
+def sigmoid(xp: Any, x: Any, /) -> Any:
+    """1 / (1 + exp(-x)), accurate where it is near 0 and without overflow."""
+    return _smooth(xp, "sigmoid", x, lambda v: _sigmoid(xp, v))
+
+
+def _softplus(xp: Any, x: Any) -> Any:
+    return _ramp(xp, x) + xp.log1p(xp.exp(_downhill(xp, x)))
+
+
+@composite(reference=lambda np, x: np.logaddexp(x, 0), samples=FAR)
+def softplus(xp: Any, x: Any, /) -> Any:
+    """log(1 + exp(x)), accurate where it is near 0 and without overflow."""
+    return _smooth(xp, "softplus", x, lambda v: _softplus(xp, v))
+
+
+@composite(reference=lambda np, x: -np.logaddexp(-x, 0), samples=FAR)
+def log_sigmoid(xp: Any, x: Any, /) -> Any:
+    """The logarithm of sigmoid(x), without overflow."""
+    return _smooth(xp, "log_sigmoid", x, lambda v: -_softplus(xp, -v))
+
+
+@composite(reference=lambda np, x: x / (1 + np.exp(-x)), samples=FAR)
+def silu(xp: Any, x: Any, /) -> Any:
+    """x * sigmoid(x), also called swish."""
+    return _smooth(xp, "silu", x, lambda v: v * _sigmoid(xp, v))
+
+
+@composite(reference=lambda np, x: x * np.tanh(np.logaddexp(x, 0)), samples=FAR)
+def mish(xp: Any, x: Any, /) -> Any:
+    """x * tanh(softplus(x))."""
+    return _smooth(xp, "mish", x, lambda v: v * xp.tanh(_softplus(xp, v)))
+
+
+def _gelu_reference(np: Any, x: Any, approximate: str = "none") -> Any:
+    if approximate == "tanh":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * x * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2)))
+
+
+@composite(
+    reference=_gelu_reference,
+    samples=lambda draw: [
+        (a, {"approximate": how}) for how in ("none", "tanh") for a, _ in draw.elementwise(((-4, 4),))
+    ],
+)
+def gelu(xp: Any, x: Any, /, approximate: Any = "none") -> Any:
+    """x times the normal distribution function of x; *approximate* is "none", or "tanh" for the formula of Hendrycks and Gimpel."""
+    if approximate not in ("none", "tanh"):
+        raise ShapeError(f"cannot approximate gelu by {approximate!r}: it is 'none' or 'tanh'")
+    if approximate == "none":
+        return _smooth(xp, "gelu", x, lambda v: v * 0.5 * (xp.erf(v * math.sqrt(0.5)) + 1.0))
+    rate = math.sqrt(2 / math.pi)
+    return _smooth(xp, "gelu", x, lambda v: v * 0.5 * (xp.tanh(v * (v * v * (0.044715 * rate) + rate)) + 1.0))
+
+
+@composite(reference=lambda np, x: x / (1 + np.abs(x)), samples=FAR)
+def softsign(xp: Any, x: Any, /) -> Any:
+    """x / (1 + |x|)."""
+    return _smooth(xp, "softsign", x, lambda v: v / (xp.abs(v) + 1.0))
+
+
+@composite(reference=lambda np, x: np.clip(x + 3, 0, 6) / 6, samples=FAR)
+def hard_sigmoid(xp: Any, x: Any, /) -> Any:
+    """relu6(x + 3) / 6, a sigmoid of straight lines."""
+    return _smooth(xp, "hard_sigmoid", x, lambda v: xp.relu6(v + 3.0) / 6.0)
+
+
+@composite(reference=lambda np, x: x * np.clip(x + 3, 0, 6) / 6, samples=FAR)
+def hard_swish(xp: Any, x: Any, /) -> Any:
+    """x * hard_sigmoid(x)."""
+    return _smooth(xp, "hard_swish", x, lambda v: v * xp.relu6(v + 3.0) / 6.0)
+
+
+@composite(reference=lambda np, x: x - np.tanh(x), samples=draw_numbers((-4, 4)))
+def tanh_shrink(xp: Any, x: Any, /) -> Any:
+    """x - tanh(x)."""
+    return _smooth(xp, "tanh_shrink", x, lambda v: v - xp.tanh(v))
+
+
+def _glu_reference(np: Any, x: Any, axis: int = -1) -> Any:
+    a, b = np.split(x, 2, axis)
+    return a / (1 + np.exp(-b))
+
+
+@composite(
+    reference=_glu_reference,
+    samples=lambda draw: [((draw.array((3, 4), -2, 2),), {}), ((draw.array((2, 4, 3), -2, 2),), {"axis": 1})],
+)
+def glu(xp: Any, x: Any, /, axis: Any = -1) -> Any:
+    """The first half of x along an axis, times the sigmoid of the second."""
+    k = axis % x.ndim if x.ndim and -x.ndim <= axis < x.ndim else -1
+    if k < 0 or x.shape[k] % 2:
+        raise ShapeError(f"cannot halve shape {list(x.shape)} along axis {axis}: it needs such an axis, of even size")
+    half = x.shape[k] // 2
+    return part(xp, x, k, 0, half) * xp.sigmoid(part(xp, x, k, half, half))
+
+
+@composite(reference=lambda np, a, b: a / (1 + np.exp(-a)) * b, samples=draw_numbers((-4, 4), (-2, 2)))
+def swiglu(xp: Any, gate: Any, x: Any, /) -> Any:
+    """silu(gate) * x."""
+    return xp.silu(gate) * x

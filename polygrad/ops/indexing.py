@@ -1,0 +1,245 @@
+"""Reading elements at positions.
+
+Here: getitem with NumPy's basic and integer-array keys, take, take_along_axis, one_hot.
+Not here: boolean masks, whose result has a shape that depends on values; writing.
+"""
+
+import operator
+from typing import Any
+
+from polygrad import dtypes, shapes
+from polygrad.errors import DTypeError, OutOfBounds, ShapeError
+from polygrad.ops.internal import cast, places
+from polygrad.ops.table import composite
+
+ALL = "bool int float"
+
+
+def _is_array(entry: Any) -> bool:
+    return hasattr(entry, "dtype") and hasattr(entry, "shape")
+
+
+def _check_entry(entry: Any) -> None:
+    """Refuse what is no key: bools, floats, lists."""
+    if isinstance(entry, bool) or (_is_array(entry) and entry.dtype is dtypes.bool_):
+        raise DTypeError(
+            "cannot index by bool here: the result's shape would depend on values; use where, or a mask that the host knows"
+        )
+    if _is_array(entry):
+        if entry.dtype not in dtypes.INTEGERS:
+            raise DTypeError(
+                f"cannot index by {entry.dtype.name}: an index array has an integer dtype; cast with .astype(...)"
+            )
+        return
+    if entry is None or entry is Ellipsis or isinstance(entry, slice):
+        return
+    try:
+        operator.index(entry)
+    except TypeError:
+        raise DTypeError(f"cannot index by {entry!r}: use ints, slices, ..., None and integer arrays") from None
+
+
+def entries_of(key: Any, shape: shapes.Shape) -> list[Any]:
+    """Return the key as a list with one entry for each axis, `...` filled in by full slices, None kept."""
+    parts = list(key) if isinstance(key, tuple) else [key]
+    for entry in parts:
+        _check_entry(entry)
+    dots = [k for k, entry in enumerate(parts) if entry is Ellipsis]
+    if len(dots) > 1:
+        raise ShapeError("cannot index with two '...': one stands for all axes that are not named")
+    named = len([entry for entry in parts if entry is not None and entry is not Ellipsis])
+    if named > len(shape):
+        raise ShapeError(f"cannot index shape {list(shape)} with {named} keys: it has {len(shape)} axes")
+    at = dots[0] if dots else len(parts)
+    return [*parts[:at], *[slice(None)] * (len(shape) - named), *parts[at + 1 :]]
+
+
+def position_of(entry: Any, axis: int, n: int) -> int:
+    """Return an int key as a position."""
+    i = operator.index(entry)
+    if not -n <= i < n:
+        raise OutOfBounds(f"cannot take index {i} of axis {axis}, which has size {n}: it must be in [{-n}, {n})")
+    return i % n
+
+
+def _getitem_samples(draw: Any) -> Any:
+    x, s = draw.array((4, 5, 6), -2, 2), slice
+    keys: list[Any] = [
+        1, -1, s(1, 3), s(None, None, -1), s(4, 0, -2), (s(None), 2), (..., 0), (None, ..., None), (s(10, 2), 1), (s(-100, 100, 3), s(3, 1)),
+        (1, 2, 3), (), ..., (s(None), None, s(1, None, 2)), (s(None, None, -3), s(None, 1, -2), -2),
+    ]  # fmt: skip
+    i, j = draw.ints((3,), -4, 3), draw.ints((2, 1), 0, 4)
+    keys += [
+        i,
+        (i, j),
+        (s(None), j),
+        (i, s(None), j),
+        (0, s(None), i),
+        (s(1, 3), 0, j),
+        (..., i),
+        (None, i, s(None, None, -1)),
+        (s(None), i, 2),
+    ]
+    keys += [(i, None, s(1, 4)), (s(None), None, i, j), (draw.ints((0,), 0, 3), s(2))]
+    return [((x, key), {}) for key in keys]
+
+
+@composite(reference=lambda np, x, key: x[key], samples=_getitem_samples, dtypes=ALL)
+def getitem(xp: Any, x: Any, key: Any, /) -> Any:
+    """x[key] for ints, slices, `...`, None and integer arrays, mixed as in NumPy. Bad positions in arrays are reported by the device."""
+    entries = entries_of(key, x.shape)
+    starts, steps, sizes = [], [], []
+    shape: list[int] = []  # after the basic part of the key, in which arrays count as full slices
+    arrays: dict[int, Any] = {}  # axis of that shape -> index array
+    order: list[str] = []  # for each entry: "i"nt, "a"rray, or one axis of the result
+    axis = 0
+    for entry in entries:
+        if entry is None:
+            shape.append(1)
+            order.append("n")
+            continue
+        n = x.shape[axis]
+        if _is_array(entry):
+            start, step, size = 0, 1, n
+            arrays[len(shape)] = entry
+            order.append("a")
+        elif isinstance(entry, slice):
+            start, stop, step = entry.indices(n)
+            size = len(range(start, stop, step))
+            start, step = (start, step) if size else (0, 1)
+            order.append("s")
+        else:
+            start, step, size = position_of(entry, axis, n), 1, 1
+            order.append("i")
+        starts.append(start)
+        steps.append(step if size > 1 else 1)
+        sizes.append(size)
+        if order[-1] != "i":
+            shape.append(size)
+        axis += 1
+    if tuple(sizes) != x.shape or starts != [0] * axis or steps != [1] * axis:
+        x = xp.slice_(x, tuple(starts), tuple(steps), tuple(sizes))
+    x = xp.reshape(x, tuple(shape))
+    return _read(xp, x, arrays, order) if arrays else x
+
+
+def _read(xp: Any, x: Any, arrays: dict[int, Any], order: list[str]) -> Any:
+    """Return x read at index arrays along some axes; the broadcast axes stand where NumPy puts them."""
+    common = shapes.broadcast("index with", *[i.shape for i in arrays.values()])
+    # Ints beside arrays are index arrays too when NumPy decides whether they stand together.
+    advanced = [k for k, what in enumerate(order) if what in "ia"]
+    together = advanced == list(range(advanced[0], advanced[-1] + 1))
+    front = len([what for what in order[: advanced[0]] if what in "sn"]) if together else 0
+    kept = [k for k in range(x.ndim) if k not in arrays]
+    shape = tuple(x.shape[k] for k in kept[:front]) + common + tuple(x.shape[k] for k in kept[front:])
+    tail = (1,) * (len(kept) - front)
+    plan: list[int] = []
+    operands = []
+    for k in range(x.ndim):
+        if k in arrays:
+            index = arrays[k]
+            if x.shape[k] == 0 and shapes.size(shape):
+                raise OutOfBounds(f"cannot index axis {k} of shape {list(x.shape)}: it is empty")
+            operands.append(xp.reshape(cast(xp, index, dtypes.int64), index.shape + tail))
+            plan.append(-len(operands))
+        else:
+            place = kept.index(k)
+            plan.append(place if place < front else place + len(common))
+    return xp.gather_(x, *operands, shape, tuple(plan))
+
+
+def _need_integers(name: str, index: Any) -> None:
+    if index.dtype not in dtypes.INTEGERS:
+        raise DTypeError(
+            f"cannot {name} at {index.dtype.name} positions: indices have an integer dtype; cast with .astype(...)"
+        )
+
+
+@composite(
+    reference=lambda np, x, i, axis=None: np.take(x, i, axis=axis),
+    samples=lambda draw: [
+        ((draw.array(s, -2, 2), draw.ints(i, -2, 1)), {"axis": axis})
+        for s, i, axis in (
+            ((4, 3), (5,), 0),
+            ((4, 3), (2, 2), -1),
+            ((5,), (), None),
+            ((2, 0, 3), (2,), 2),
+            ((2, 3), (4,), None),
+        )
+    ],
+    dtypes=ALL,
+)
+def take(xp: Any, x: Any, indices: Any, /, *, axis: Any = None) -> Any:
+    """The elements of x at positions along an axis, or of the flattened array."""
+    _need_integers("take", indices)
+    if axis is None:
+        x, axis = xp.flatten(x), 0
+    k = shapes.axis("take", axis, x.ndim)
+    return xp.getitem(x, (*[slice(None)] * k, indices))
+
+
+def _along_samples(draw: Any) -> Any:
+    x = draw.array((3, 4), -2, 2)
+    cases = (((3, 2), 1), ((2, 4), 0), ((1, 3), 1), ((3, 0), 1))
+    return [((x, draw.ints(shape, -3, 2)), {"axis": axis}) for shape, axis in cases] + [
+        ((draw.array((2, 1, 4), -2, 2), draw.ints((2, 3, 2), -4, 3)), {})
+    ]
+
+
+def _along_reference(np: Any, x: Any, i: Any, axis: int = -1) -> Any:
+    lead = list(np.broadcast_shapes(np.delete(x.shape, axis).tolist(), np.delete(i.shape, axis).tolist()))
+    k = axis % x.ndim
+    x = np.broadcast_to(x, (*lead[:k], x.shape[k], *lead[k:]))
+    return np.take_along_axis(x, np.broadcast_to(i, (*lead[:k], i.shape[k], *lead[k:])), k)
+
+
+@composite(reference=_along_reference, samples=_along_samples, dtypes=ALL)
+def take_along_axis(xp: Any, x: Any, indices: Any, /, *, axis: Any = -1) -> Any:
+    """For each line along an axis, the elements at the positions that *indices* holds for that line; other axes broadcast."""
+    _need_integers("take", indices)
+    if x.ndim != indices.ndim:
+        raise ShapeError(
+            f"cannot take along axis {axis} of {x.ndim} axes with indices of {indices.ndim}: they must have as many axes"
+        )
+    k = shapes.axis("take", axis, x.ndim)
+    others = [tuple(1 if d == k else n for d, n in enumerate(a.shape)) for a in (x, indices)]
+    lead = shapes.broadcast("take along an axis of", *others)
+    shape = (*lead[:k], indices.shape[k], *lead[k + 1 :])
+    x = xp.broadcast_to(x, (*lead[:k], x.shape[k], *lead[k + 1 :]))
+    if x.shape[k] == 0 and shapes.size(shape):
+        raise OutOfBounds(f"cannot take along axis {k} of shape {list(x.shape)}: it is empty")
+    plan = tuple(-1 if d == k else d for d in range(x.ndim))
+    return xp.gather_(x, cast(xp, indices, dtypes.int64), shape, plan)
+
+
+@composite(
+    reference=lambda np, labels, n, dtype=None, axis=-1: np.moveaxis(
+        np.eye(n, dtype=dtype or "float32")[labels], -1, axis
+    ),
+    samples=lambda draw: [
+        ((draw.ints((4,), 0, 2), 3), {}),
+        ((draw.ints((2, 3), 0, 2), 3), {"axis": 0, "dtype": draw.dtype}),
+    ],
+    dtypes="int",
+    differentiable=False,
+)
+def one_hot(xp: Any, labels: Any, num_classes: Any, /, *, dtype: Any = None, axis: Any = -1) -> Any:
+    """1 at each label along a new axis, 0 elsewhere, in float32 unless a dtype is given. Labels outside are reported by the device."""
+    _need_integers("one-hot", labels)
+    n = operator.index(num_classes)
+    if n < 1:
+        raise ShapeError(f"cannot one-hot {n} classes: there must be at least one")
+    k = shapes.axis("one-hot", axis, labels.ndim + 1)
+    wide = xp.expand_dims(checked_label(xp, labels, n), k)
+    hit = xp.equal(wide, places(xp, n, k, labels.ndim + 1))
+    return cast(xp, hit, dtypes.float32 if dtype is None else dtypes.as_dtype(dtype))
+
+
+def checked_label(xp: Any, labels: Any, count: int) -> Any:
+    """Return labels as int64, reported by the device where they are not in [0, count): negative ones do not count from the end."""
+    wide = cast(xp, labels, dtypes.int64)
+    if labels.dtype not in dtypes.UNSIGNED:
+        wide = xp.where(
+            wide < 0, wide - count, wide
+        )  # -1 would be the last class; count places lower it is out of bounds
+    return xp.checked_index(wide, count)

@@ -1,0 +1,115 @@
+"""Reading and adding at integer positions.
+
+Here: `gather_` and `scatter_add_`, each the derivative of the other, over the primitives that devices know.
+Not here: take, indexing and one_hot, which are written with them.
+
+A gather's plan says for each axis of the source where its index comes from: ``k >= 0``, the k-th axis of the result; ``-1 - j``, the j-th
+index operand, which broadcasts to the result's shape. Indices count from the end if negative; a bad one is reported by the device.
+"""
+
+from typing import Any
+
+from polygrad import dtypes, shapes
+from polygrad.ops.table import composite, primitive
+
+
+def _infer_gather(x: Any, *rest: Any) -> Any:
+    shape = rest[-2]
+    return shape, x.dtype
+
+
+def _gather_reference(x: Any, *rest: Any) -> Any:
+    *indices, shape, plan = rest
+    import numpy  # noqa: PLC0415, ICN001  a reference, run in tests alone
+
+    grid = numpy.ogrid[tuple(slice(n) for n in shape)]
+    return x[tuple(grid[k] if k >= 0 else numpy.broadcast_to(indices[-1 - k], shape) for k in plan)]
+
+
+def _gather_back(xp: Any, g: Any, _out: Any, x: Any, *rest: Any) -> Any:
+    *indices, _shape, plan = rest
+    return xp.scatter_add_(g, *indices, x.shape, plan)
+
+
+def _gather_forward(xp: Any, t: Any, _out: Any, _x: Any, *rest: Any) -> Any:
+    return xp.gather_(t, *rest)
+
+
+@primitive(infer=_infer_gather, kind="gather", vjp=(_gather_back,), jvp=(_gather_forward,), verb="gather from")
+def gather_(xp: Any, x: Any, *rest: Any) -> Any:
+    """Elements of x at positions made of axes of the result and of index operands; rest: indices, shape, plan."""
+    return _gather_reference(x, *rest)
+
+
+@primitive(infer=lambda index, size: (index.shape, dtypes.int64), kind="check", kinds="int", vjp=None, jvp=None)
+def check_(xp: Any, index: Any, size: Any, /) -> Any:
+    """Indices as int64 in [0, size): negative ones count from the end, and the device reports the first that is out of range."""
+    return xp.where(index < 0, index + size, index)
+
+
+def _row_numbers(xp: Any, indices: Any, shape: shapes.Shape, target: shapes.Shape, plan: Any, folded: int) -> Any:
+    """Return the row of each element of a scatter: the first *folded* axes of the target as one number, computed on the device."""
+    if folded == 1 and plan[0] < 0:
+        return xp.astype(indices[-1 - plan[0]], dtypes.int64)  # the device wraps and checks it
+    steps = shapes.strides(target[:folded])
+    rows: Any = None
+    for where, n, step in zip(plan[:folded], target[:folded], steps, strict=True):
+        if where >= 0:
+            part = xp.reshape_(xp.iota(n, dtypes.int64), tuple(n if d == where else 1 for d in range(len(shape))))
+        else:
+            part = xp.checked_index(indices[-1 - where], n)
+        part = part * step if step != 1 else part
+        rows = part if rows is None else rows + part
+    return xp.constant(0, dtypes.int64) if rows is None else rows
+
+
+@composite(reference=None, dtypes="int float")
+def scatter_add_(xp: Any, values: Any, *rest: Any) -> Any:
+    """Zeros of a target shape, with values added at the positions from which `gather_` reads; rest: indices, target, plan.
+
+    Axes at the target's end along which no index varies stay together as rows; all others are folded into a row number.
+    """
+    *indices, target, plan = rest
+    shape = values.shape
+    if not shapes.size(target) or not shapes.size(shape):
+        return xp.expand_(xp.constant(0, values.dtype), target)
+    varying = {len(shape) - i.ndim + k for i in indices for k, n in enumerate(i.shape) if n != 1}
+    keep = 0
+    while keep < len(plan) and plan[-1 - keep] >= 0 and plan[-1 - keep] not in varying:
+        keep += 1
+    folded = len(plan) - keep
+    inside = tuple(plan[folded:])
+    outside = tuple(k for k in range(len(shape)) if k not in inside)
+    rows = _row_numbers(xp, indices, shape, target, plan, folded)
+    lifted = xp.reshape_(rows, (*(1,) * (len(shape) - rows.ndim), *rows.shape))
+    flat = tuple(n if k in outside else 1 for k, n in enumerate(shape))
+    rows = xp.reshape_(xp.expand_(lifted, flat) if lifted.shape != flat else lifted, (shapes.size(flat),))
+    length = shapes.size(target[folded:])
+    moved = xp.permute_(values, (*outside, *inside))
+    out = xp.scatter_rows_(xp.reshape_(moved, (rows.shape[0], length)), rows, shapes.size(target[:folded]))
+    return xp.reshape_(out, target)
+
+
+def _rows_back(xp: Any, g: Any, _out: Any, values: Any, rows: Any, _n: int) -> Any:
+    return xp.gather_(g, xp.reshape_(rows, (rows.shape[0], 1)), values.shape, (-1, 1))
+
+
+def _rows_reference(values: Any, rows: Any, n: int) -> Any:
+    import numpy  # noqa: PLC0415, ICN001  a reference, run in tests alone
+
+    out = numpy.zeros((n, values.shape[1]), values.dtype)
+    numpy.add.at(out, rows, values)
+    return out
+
+
+@primitive(
+    infer=lambda values, rows, n: ((n, values.shape[1]), values.dtype),
+    kind="scatter",
+    kinds="int float",
+    vjp=(_rows_back, None),
+    jvp=(lambda xp, t, out, values, rows, n: xp.scatter_rows_(t, rows, n), None),
+    verb="scatter into",
+)
+def scatter_rows_(xp: Any, values: Any, rows: Any, n: Any, /) -> Any:
+    """Zeros of n rows, with values [k, m] added at row numbers [k], which count from the end if negative."""
+    return _rows_reference(values, rows, n)

@@ -1,0 +1,121 @@
+"""The open devices as the runtime sees them: the bound driver, its pool, its plans, its status word.
+
+Here: `State` and `state(name)`. Not here: how drivers are found and bound (`polygrad.driver`), what runs.
+"""
+
+import itertools
+import struct
+import threading
+from typing import Any
+
+from polygrad.driver import counters
+from polygrad.driver.binding import Device, open_device
+from polygrad.driver.loader import REGISTRY
+from polygrad.driver.types import Ref
+from polygrad.errors import OutOfBounds
+from polygrad.runtime.memory import Buffer, Pool
+
+_STATUS_BYTES = 16
+_CLEAR = memoryview(bytes(_STATUS_BYTES))
+
+
+class State:
+    """Everything that the runtime keeps for one device."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.name = device.name
+        self.info = device.info
+        self.pool = Pool(device)
+        self.lock = threading.RLock()  # one realize at a time
+        self.plans: dict[Any, Any] = {}
+        self.fused = 0
+        self.ops = 0
+        self._status: Buffer | None = None
+        self._tags = itertools.count(1)
+        self._sites: dict[int, Any] = {}
+
+    # ---- the status word: bad indices that a kernel met ------------------------------------------------------
+
+    def status(self) -> Any:
+        """Return the handle of the status word."""
+        if self._status is None:
+            self._status = self.pool.allocate(_STATUS_BYTES)
+            self._write_status()
+        return self._status.handle
+
+    def _write_status(self) -> None:
+        assert self._status is not None  # noqa: S101  callers have made it
+        self.device.launch_op("write", (Ref(self._status.handle, 0, (4,), (1,), "int32"),), (), {"data": _CLEAR})
+
+    def tag(self, site: Any) -> int:
+        """Return a number for one launch; if the status word shows it, *site* tells what was launched."""
+        number = next(self._tags)
+        if number > 0x3FFFFFFF:  # noqa: PLR2004  stay within int32
+            self._tags = itertools.count(1)
+            number = next(self._tags)
+        self._sites[number] = site
+        return number
+
+    def check(self) -> None:
+        """Raise OutOfBounds if a launch since the last check has met a bad index; waits for the launches."""
+        if not self._sites or self._status is None:
+            return
+        raw = bytearray(_STATUS_BYTES)
+        self.device.launch_op("read", (), (Ref(self._status.handle, 0, (4,), (1,), "int32"),), {"into": memoryview(raw)})
+        tag, instruction, index = struct.unpack("<iiq", raw)
+        sites, self._sites = self._sites, {}
+        if tag:
+            self._write_status()
+            op, size, trace = _site(sites.get(tag), instruction)
+            where = f" ({trace[0]}:{trace[1]})" if trace else ""
+            raise OutOfBounds(
+                f"cannot {op}{where}: index {index} is out of range for an axis of size {size}; "
+                f"it must be in [{-size}, {size})"
+            )
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Return fused launches, op launches, programs built in the process, and driver allocations so far."""
+        return self.fused, self.ops, counters.builds(), self.pool.allocations
+
+
+def _site(site: Any, instruction: int) -> tuple[str, int, Any]:
+    if site is None:
+        return "index", 0, None
+    found = site.get(instruction) or next(iter(site.values()))
+    return found  # type: ignore[no-any-return]
+
+
+_states: dict[str, State] = {}
+_lock = threading.RLock()
+
+
+def state(name: str) -> State:
+    """Return the state of an open device, opening it if need be.
+
+    Raises
+    ------
+    DeviceError, DriverError
+        If there is no such device, or it cannot be opened.
+    """
+    found = _states.get(name)
+    if found is not None:
+        return found
+    device = open_device(REGISTRY, name)
+    with _lock:
+        found = _states.get(device.name)
+        if found is None or found.device is not device:
+            found = _states[device.name] = State(device)
+    return found
+
+
+def states() -> list[State]:
+    """Return the states of all open devices."""
+    return list(_states.values())
+
+
+def forget(name: str) -> None:
+    """Drop the state of a device that was closed."""
+    found = _states.pop(name, None)
+    if found is not None:
+        found.pool.closed = True

@@ -1,0 +1,146 @@
+"""The body of one kernel while it is written: instructions without repetition, and the rules for storage dtypes.
+
+Here: `Body`, called as ``body("add", a, b)``; decisions that hold for every kernel (float16 is computed in float32).
+Not here: which nodes are in a kernel (`group.py`), what a driver makes of it.
+"""
+
+
+from polygrad import dtypes
+from polygrad.driver.ir import SCALAR_OPS, STORAGE, Instr
+from polygrad.ops.table import Op
+
+
+class Body:
+    """Instructions by number; an instruction that is already there is not written again."""
+
+    def __init__(self) -> None:
+        self.instrs: list[Instr] = []
+        self._known: dict[Instr, int] = {}
+
+    def add(self, instr: Instr) -> int:
+        """Return the number of *instr*, appending it if it is new."""
+        key = instr if instr.op != "const" else instr._replace(attr=(type(instr.attr), repr(instr.attr)))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = len(self.instrs)
+            self.instrs.append(instr)
+        return found
+
+    def dtype(self, value: int) -> str:
+        """Return the dtype of a value."""
+        return self.instrs[value].dtype
+
+    def const(self, value: bool | int | float, dtype: str) -> int:
+        """Return a literal."""
+        return self.add(Instr("const", dtype, (), value))
+
+    def cast(self, value: int, dtype: str) -> int:
+        """Return a value in another dtype."""
+        return value if self.dtype(value) == dtype else self.add(Instr("cast", dtype, (value,)))
+
+    def where(self, condition: int, a: int, b: int) -> int:
+        """Return a where the condition holds, else b."""
+        return self.add(Instr("where", self.dtype(a), (condition, a, b)))
+
+    def __call__(self, op: str, *args: int) -> int:
+        """Return a scalar op of values of one dtype."""
+        dtype = self.dtype(args[0])
+        return self.add(Instr(op, "bool" if SCALAR_OPS[op].compares else dtype, args))
+
+    def apply(self, op: Op, args: list[int]) -> int:
+        """Return an elementwise op of the table; storage dtypes are computed in float32 and rounded back."""
+        if op.name == "where":
+            return self.where(*args)
+        stored = self.dtype(args[0])
+        if stored in STORAGE:
+            args = [self.cast(a, "float32") for a in args]
+        out = op.lower(self, *args) if op.lower is not None else self(op.instr, *args)
+        return self.cast(out, stored) if stored in STORAGE and not op.compares else out
+
+    def reduce(self, kind: str, value: int) -> int:
+        """Return a reduction over the reduced axes; storage dtypes accumulate in float32."""
+        stored = self.dtype(value)
+        wide = self.cast(value, "float32") if stored in STORAGE else value
+        return self.cast(self.add(Instr("reduce", self.dtype(wide), (wide,), kind)), stored)
+
+    def iota(self, terms: list[tuple[int, int]], const: int, dtype: str) -> int:
+        """Return const + sum(coefficient * index along axis)."""
+        counting = dtype if dtype in ("int32", "int64") else "int64"
+        total: int | None = None
+        for axis, coefficient in terms:
+            part = self.add(Instr("iota", counting, (), axis))
+            if coefficient != 1:
+                part = self("multiply", part, self.const(coefficient, counting))
+            total = part if total is None else self("add", total, part)
+        if total is None:
+            return self.cast(self.const(const, counting), dtype)
+        if const:
+            total = self("add", total, self.const(const, counting))
+        return self.cast(total, dtype)
+
+
+def guard_loads(instrs: list[Instr], stored: list[int]) -> tuple[list[Instr], list[int]]:
+    """Guard the loads that only one arm of a `where` uses, if its condition is known from indices and scalars alone.
+
+    The loads of a masked element are then not made (a causal mask halves the traffic). The instructions come back in an order
+    in which a guard stands before its load, together with the new number of each old one.
+    """
+    index_only = _index_only(instrs)
+    guards: list[int | None] = [None] * len(instrs)  # None: not used yet; -1: used without a guard
+
+    def use(value: int, guard: int) -> None:
+        guards[value] = guard if guards[value] in (None, guard) else -1
+
+    for value in stored:
+        use(value, -1)
+    for n in range(len(instrs) - 1, -1, -1):
+        instr, own = instrs[n], guards[n] if guards[n] is not None else -1
+        assert own is not None  # noqa: S101  set above
+        for k, a in enumerate(instr.args):
+            if instr.op == "reduce" or instr.op == "load":
+                use(a, -1)
+            elif instr.op == "where" and k == 1 and index_only[instr.args[0]]:
+                use(a, instr.args[0])
+            else:
+                use(a, own)
+    marked = [
+        i._replace(guard=g) if i.op == "load" and not i.args and (g := guards[n]) is not None and g >= 0 else i
+        for n, i in enumerate(instrs)
+    ]
+    return _in_order(marked) if any(i.guard >= 0 for i in marked) else (instrs, list(range(len(instrs))))
+
+
+def _index_only(instrs: list[Instr]) -> list[bool]:
+    out: list[bool] = []
+    for i in instrs:
+        leaf = i.op in ("iota", "const", "scalar")
+        out.append(leaf or (bool(i.args) and i.op not in ("load", "reduce") and all(out[a] for a in i.args)))
+    return out
+
+
+def _in_order(instrs: list[Instr]) -> tuple[list[Instr], list[int]]:
+    """Renumber so that guards stand before the loads that they guard."""
+    out: list[Instr] = []
+    new: dict[int, int] = {}
+    stack = list(range(len(instrs) - 1, -1, -1))
+    while stack:
+        n = stack[-1]
+        if n in new:
+            stack.pop()
+            continue
+        i = instrs[n]
+        missing = [a for a in (*i.args, *((i.guard,) if i.guard >= 0 else ())) if a not in new]
+        if missing:
+            stack += missing
+            continue
+        stack.pop()
+        new[n] = len(out)
+        out.append(i._replace(args=tuple(new[a] for a in i.args), guard=new[i.guard] if i.guard >= 0 else -1))
+    return out, [new[n] for n in range(len(instrs))]
+
+
+def name(dtype: dtypes.DType) -> str:
+    """Return the IR's name of a dtype."""
+    return str(dtype.name)
+
+

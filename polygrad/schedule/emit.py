@@ -1,0 +1,279 @@
+"""A finished group of nodes as a Kernel and its launch arguments.
+
+Here: the last step of fusion: numbering of axes, buffers, views and scalars.
+Not here: decisions about what is in the kernel.
+"""
+
+from typing import Any, NamedTuple
+
+from polygrad import shapes
+from polygrad.driver.ir import Instr, Kernel, Store, View
+from polygrad.graph.node import Node
+from polygrad.schedule.body import Body, guard_loads, name
+from polygrad.schedule.group import Demand, Group
+from polygrad.schedule.index import Axis, Expr, address, settle, settle_map
+
+
+class FusedLaunch(NamedTuple):
+    """A kernel with what it is launched with. Buffers are given as nodes: the value of the node is the buffer's content.
+
+    `offsets` lists the ints to which the storage offset of a leaf is added at launch: (position in ints, node).
+    `partials` gives for each buffer that holds parts of a node its number of elements and the node.
+    """
+
+    kernel: Kernel
+    buffers: tuple[Any, ...]
+    ints: tuple[int, ...]
+    scalars: tuple[Node, ...]
+    offsets: tuple[tuple[int, Node], ...]
+    outputs: tuple[Node, ...]
+    partials: dict[int, tuple[Node, int]]
+    traced: dict[int, Node]
+
+
+STATUS = "status"
+
+
+class Emitter:
+    """Writes the kernel of one group."""
+
+    def __init__(self, group: Group, parts: int) -> None:
+        group.settle()
+        self.group = group
+        reduced = group.reduced or []
+        self.rows = [a for a in group.axes if a not in reduced]
+        self.axes: list[Axis] = [*self.rows, *reduced]
+        self.position = {a: k for k, a in enumerate(self.axes)}
+        self.body = Body()
+        self.views: list[View] = []
+        self.view_ints: list[list[int]] = []
+        self.view_nodes: list[Node | None] = []
+        self.buffers: list[Any] = []
+        self.buffer_dtypes: list[str] = []
+        self.scalars: list[Node] = []
+        self.gathers: dict[int, Node] = {}
+        self.partials: dict[int, tuple[Node, int]] = {}
+        self.wanted_parts = parts
+        self._views: dict[Any, int] = {}
+
+    def emit(self) -> FusedLaunch:
+        """Return the launch."""
+        for demand in sorted(self.group.demands, key=lambda d: d.node.number):
+            demand.value = self._value(demand)
+        stores = [(self.value(d), self._store_view(node, d)) for node, d in self.group.stores.items()]
+        outputs = tuple(self.group.stores)
+        for node, d in self.group.partials:
+            stores.append((self.body.cast(self.value(d), name(accumulator(node))), self._partial_view(node)))
+        gathers = {i.attr for i in self.body.instrs if i.op == "load" and i.args}
+        instrs, numbers = guard_loads(self.body.instrs, [v for v, _ in stores])
+        status = -1
+        if gathers:
+            status = len(self.buffers)
+            self.buffers.append(STATUS)
+            self.buffer_dtypes.append("int32")
+        kernel = Kernel(
+            len(self.rows), len(self.axes) - len(self.rows), tuple(self.buffer_dtypes), tuple(self.views),
+            tuple("float32" if n.dtype.name in ("float16", "bfloat16") else name(n.dtype) for n in self.scalars),
+            tuple(instrs), tuple(Store(numbers[v], w) for v, w in stores), status,
+        )  # fmt: skip
+        ints = [a.extent for a in self.axes]
+        offsets = []
+        for own, node in zip(self.view_ints, self.view_nodes, strict=True):
+            if node is not None and node.storage is not None:
+                offsets.append((len(ints), node))
+            ints += own
+        traced = {numbers[k]: node for k, node in self.gathers.items()}
+        return FusedLaunch(
+            kernel, tuple(self.buffers), tuple(ints), tuple(self.scalars), tuple(offsets), outputs, self.partials, traced
+        )
+
+    # ---- values ---------------------------------------------------------------------------------------------------
+
+    def value(self, demand: Demand) -> int:
+        """Return the number of a demand's value."""
+        while demand.same is not None:
+            demand = demand.same
+        return demand.value
+
+    def _value(self, demand: Demand) -> int:
+        node, body = demand.node, self.body
+        dtype = name(node.aval.dtype)
+        how = demand.how
+        if how == "load":
+            return self._load(demand)
+        if how == "alias":
+            return self.value(demand.args[0])
+        if how == "scalar":
+            return self._scalar(node)
+        if how == "iota":
+            flat = settle(demand.index[0])
+            return body.iota([(self.position[a], c) for a, c in flat.terms], flat.const, dtype)
+        if how == "pad":
+            return self._pad(demand)
+        if how in ("gather", "check"):
+            return self._gather(demand) if how == "gather" else self._check(demand)
+        args = [self.value(a) for a in demand.args]
+        if how == "reduce":
+            return body.reduce(node.spec.op.instr, args[0])
+        kind = node.spec.op.kind
+        if kind == "cast":
+            return body.cast(args[0], dtype)
+        if kind == "bitcast":
+            return body.add(Instr("bitcast", dtype, (args[0],)))
+        return body.apply(node.spec.op, args)
+
+    def _scalar(self, node: Node) -> int:
+        if node not in self.scalars:
+            self.scalars.append(node)
+        wanted = name(node.dtype)
+        stored = "float32" if wanted in ("float16", "bfloat16") else wanted
+        return self.body.cast(self.body.add(Instr("scalar", stored, (), self.scalars.index(node))), wanted)
+
+    def _pad(self, demand: Demand) -> int:
+        fill = self.body.const(_literal(demand.node.spec.attrs[2], name(demand.node.dtype)), name(demand.node.dtype))
+        if not demand.args:
+            return fill
+        inside: int | None = None
+        value = self.value(demand.args[0])
+        for axis, low, high in demand.extra:
+            index = self.body.iota([(self.position[axis], 1)], 0, "int64")
+            for bound, test in ((low, low > 0), (high, high < axis.extent)):
+                if test:
+                    limit = self.body.const(bound, "int64")
+                    check = self.body("less", index, limit) if bound is high else self.body("less_equal", limit, index)
+                    inside = check if inside is None else self.body("bitwise_and", inside, check)
+        return value if inside is None else self.body.where(inside, value, fill)
+
+    # ---- memory ---------------------------------------------------------------------------------------------------
+
+    def _buffer(self, node: Any, dtype: str) -> int:
+        for k, have in enumerate(self.buffers):
+            if have is node:
+                return k
+        self.buffers.append(node)
+        self.buffer_dtypes.append(dtype)
+        return len(self.buffers) - 1
+
+    def _view(self, view: View, ints: list[int], node: Node | None) -> int:
+        key = (view, tuple(ints), node)
+        found = self._views.get(key)
+        if found is None:
+            found = self._views[key] = len(self.views)
+            self.views.append(view)
+            self.view_ints.append(ints)
+            self.view_nodes.append(node)
+        return found
+
+    def _strides(self, flat: Expr) -> tuple[tuple[int | None, ...], list[int]]:
+        """Return the classes of the strides over all axes, and the ints of the dynamic ones."""
+        steps = [0] * len(self.axes)
+        for axis, c in flat.terms:
+            steps[self.position[axis]] += c
+        return tuple(s if s in (0, 1) else None for s in steps), [s for s in steps if s not in (0, 1)]
+
+    def _flat(self, node: Node, demand: Demand) -> Expr:
+        strides = node.storage.strides if node.storage is not None else shapes.strides(node.aval.shape)
+        return address(settle_map(demand.index), strides)
+
+    def _load(self, demand: Demand) -> int:
+        base, flat = demand.extra
+        flat = settle(flat) if flat is not None else self._flat(base, demand)
+        classes, dynamic = self._strides(flat)
+        windows = [(self.position[a], low, high) for a, low, high in demand.windows]
+        dtype = name(base.dtype)
+        view = View(self._buffer(base, dtype), dtype, classes, tuple(k for k, _, _ in windows))
+        ints = [flat.const, *dynamic, *[b for _, low, high in windows for b in (low, high)]]
+        return self.body.add(Instr("load", dtype, (), self._view(view, ints, base)))
+
+    def _gather(self, demand: Demand) -> int:
+        node = demand.node
+        source, shape, strides, offset = demand.extra
+        plan = node.spec.attrs[1]
+        direct = [(demand.index[where], strides[k]) for k, where in enumerate(plan) if where >= 0]
+        flat = address(settle_map(tuple(e for e, _ in direct)), tuple(s for _, s in direct), offset)
+        indexed = [(k, -1 - where) for k, where in enumerate(plan) if where < 0]
+        args = tuple(self.value(demand.args[j]) for _, j in indexed)
+        return self._gather_load(demand, source, flat, args, [(strides[k], shape[k]) for k, _ in indexed])
+
+    def _check(self, demand: Demand) -> int:
+        """Load an index and report it if it is bad: a gather of stride 0 reads the same element again, checked."""
+        source = demand.node.parents[0]
+        flat = self._flat(source, demand)
+        size = demand.node.spec.attrs[0]
+        plain = self._gather_load(demand, source, flat, (), [])
+        checked = self._gather_load(demand, source, flat, (plain,), [(0, size)])
+        index = self.body.cast(checked, "int64")
+        wrapped = self.body("add", index, self.body.const(size, "int64"))
+        return self.body.where(self.body("less", index, self.body.const(0, "int64")), wrapped, index)
+
+    def _gather_load(self, demand: Demand, source: Node, flat: Expr, args: tuple[int, ...], gathers: list[tuple[int, int]]) -> int:
+        classes, dynamic = self._strides(flat)
+        windows = [(self.position[a], low, high) for a, low, high in demand.windows]
+        dtype = name(source.dtype)
+        ints = [flat.const, *dynamic, *[b for _, low, high in windows for b in (low, high)]]
+        ints += [n for pair in gathers for n in pair]
+        view = View(self._buffer(source, dtype), dtype, classes, tuple(k for k, _, _ in windows), len(gathers))
+        value = self.body.add(Instr("load", dtype, args, self._view(view, ints, source)))
+        if gathers:
+            self.gathers[value] = demand.node
+        return value
+
+    def _store_view(self, node: Node, demand: Demand) -> int:
+        flat = address(settle_map(demand.index), shapes.strides(node.aval.shape))
+        classes, dynamic = self._strides(flat)
+        dtype = name(node.dtype)
+        return self._view(View(self._buffer(node, dtype), dtype, classes), [flat.const, *dynamic], node)
+
+    def _partial_view(self, node: Node) -> int:
+        """Return the view of a buffer of parts, laid out [parts, size of the sum]."""
+        rows = 1
+        for axis in self.rows:
+            rows *= axis.extent
+        per = -(-rows // max(1, min(self.wanted_parts, rows)))
+        parts = -(-rows // per)
+        reduced = [a.extent for a in self.axes[len(self.rows) :]]
+        steps = [*[0] * len(self.rows), *shapes.strides(tuple(reduced))]
+        classes = tuple(s if s in (0, 1) else None for s in steps)
+        size = shapes.size(tuple(reduced))
+        dtype = name(accumulator(node))
+        buffer = len(self.buffers)
+        self.buffers.append((node, parts))
+        self.buffer_dtypes.append(dtype)
+        self.partials[buffer] = (node, parts * size)
+        ints = [0, *[s for s in steps if s not in (0, 1)], parts, size]
+        return self._view(View(buffer, dtype, classes, partial=True), ints, None)
+
+
+def accumulator(node: Node) -> Any:
+    """Return the dtype in which parts of a sum are kept."""
+    from polygrad import dtypes  # noqa: PLC0415  beside its one use
+
+    return dtypes.float32 if node.dtype.name in ("float16", "bfloat16") else node.dtype
+
+
+def _literal(value: Any, dtype: str) -> bool | int | float:
+    if dtype == "bool":
+        return bool(value)
+    return float(value) if "float" in dtype else int(value)
+
+
+def finishing(nodes: list[Node], parts: int, size: int, launch: FusedLaunch) -> FusedLaunch:
+    """Return the launch that adds up the parts which *launch* has left for *nodes*."""
+    body = Body()
+    views, dtypes_of, stores, buffers = [], [], [], []
+    for node in nodes:
+        at = next(k for k, (have, _) in launch.partials.items() if have is node)
+        dtype = launch.kernel.buffers[at]
+        views.append(View(len(buffers), dtype, (1, None)))
+        buffers.append(launch.buffers[at])
+        dtypes_of.append(dtype)
+        value = body.add(Instr("reduce", dtype, (body.add(Instr("load", dtype, (), len(views) - 1)),), "sum"))
+        views.append(View(len(buffers), name(node.dtype), (1, 0)))
+        buffers.append(node)
+        dtypes_of.append(name(node.dtype))
+        stores.append(Store(body.cast(value, name(node.dtype)), len(views) - 1))
+    ints = [size, parts]
+    for view in views:
+        ints += [0, size] if view.strides[1] is None else [0]
+    kernel = Kernel(1, 1, tuple(dtypes_of), tuple(views), (), tuple(body.instrs), tuple(stores))
+    return FusedLaunch(kernel, tuple(buffers), tuple(ints), (), (), tuple(nodes), {}, {})

@@ -1,0 +1,373 @@
+"""Where one kernel ends and the next begins.
+
+Here: the policy. Nodes are visited consumers first; a group grows from its seed towards the operands until something must be in
+memory. Kept in memory: what was asked for, operands of library ops and gathers, reductions that do not fit the space of their consumer,
+and values shared by several kernels that cost more to compute again than to read.
+Not here: index arithmetic, kernel text, memory.
+"""
+
+import heapq
+from collections.abc import Iterable
+from typing import Any
+
+from polygrad import shapes
+from polygrad.driver.types import DeviceInfo
+from polygrad.graph.node import Node
+from polygrad.schedule.group import Demand, Group
+from polygrad.schedule.index import ZERO, variable
+from polygrad.schedule.views import MOVEMENT, View, contiguous, view_of
+
+LIBRARY = {"matmul", "random", "scatter"}
+CHEAP_OPS = 24  # a value of at most this many instructions from one load is computed again rather than stored
+SMALL = 256  # elements: below, sharing is not worth a thought
+JOIN_WINDOW = 32  # kernels looked at when a seed asks for company
+
+
+class Step:
+    """A kernel (`group`) or a library op (`node`) of the plan, with the nodes that it reads and those that it makes."""
+
+    __slots__ = ("finish", "group", "inputs", "node", "operands", "outputs")
+
+    def __init__(self, group: Group | None, node: Node | None) -> None:
+        self.group = group
+        self.node = node
+        self.inputs: list[Node] = []
+        self.outputs: list[Node] = []
+        self.finish: list[Node] = []
+        self.operands: list[View] = []  # of a library op
+
+
+class Fusion:
+    """Turns unrealized nodes into an ordered list of steps."""
+
+    def __init__(self, order: list[Node], wanted: Iterable[Node], offered: Iterable[Node], info: DeviceInfo, sharing: bool = True) -> None:
+        self.info = info
+        self.sharing = sharing  # whether kernels may make more than their seed; off when a plan has turned out circular
+        self.wanted: set[Node] = set()
+        self.offered = set(offered)
+        self.produced: dict[Node, Step] = {}
+        self.steps: list[Step] = []
+        self.order = order
+        self.consumers: dict[Node, list[Node]] = {n: [] for n in order}
+        for n in order:
+            for p in n.parents:
+                if p.storage is None and p in self.consumers:
+                    self.consumers[p].append(n)
+        self.deferred: list[Node] = []
+        self._cost = self._costs()
+        self._late = self._lateness()
+        self._heap: list[tuple[int, Node]] = []
+        for n in wanted:
+            self.want(n)
+
+    def run(self) -> list[Step]:
+        """Return the steps in an order in which operands come first."""
+        self._drain()
+        for node in sorted(self.deferred, key=lambda n: -n.number):
+            if node not in self.produced and not (self.sharing and self._as_partial(node)):
+                self._start(node)
+            self._drain()
+        return self._sorted()
+
+    def want(self, node: Node) -> None:
+        """Ask for *node* in memory."""
+        if node.storage is None and node not in self.wanted:
+            self.wanted.add(node)
+            heapq.heappush(self._heap, (-node.number, node))
+
+    # ---- estimates ------------------------------------------------------------------------------------------
+
+    def _costs(self) -> dict[Node, tuple[int, int]]:
+        """Return for each node how many loads of its own size, and how many instructions, computing it again takes (capped)."""
+        out: dict[Node, tuple[int, int]] = {}
+        for n in self.order:
+            loads = ops = 0
+            kind = n.spec.op.kind
+            if kind in LIBRARY or kind == "reduce":
+                out[n] = (1, 0)
+                continue
+            for p in set(n.parents):
+                if p.spec.op.kind == "scalar":
+                    continue
+                have = (1, 0) if p.storage is not None else out.get(p, (1, 0))
+                if p.aval.size * 8 >= n.aval.size:
+                    loads += have[0]
+                ops += have[1]
+            out[n] = (min(loads, 99), min(ops + (kind not in MOVEMENT), 999))
+        return out
+
+    def _lateness(self) -> set[Node]:
+        """Return the column sums that may ride in another kernel, and what only they consume."""
+        late: set[Node] = set()
+        for n in reversed(self.order):
+            if self._is_column_sum(n) or (self.consumers[n] and all(c in late for c in self.consumers[n])):
+                late.add(n)
+        return late
+
+    def _is_column_sum(self, node: Node) -> bool:
+        if node.spec.op.kind != "reduce" or node.spec.op.instr != "sum":
+            return False
+        parent = node.parents[0]
+        over, shape = node.spec.attrs[0], parent.aval.shape
+        kept = [k for k in range(len(shape)) if k not in over and shape[k] > 1]
+        return bool(kept) and parent.storage is None and all(k < kept[0] for k in over if shape[k] > 1) and parent.aval.size > SMALL
+
+    # ---- the work list ------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        while self._heap:
+            node = heapq.heappop(self._heap)[1]
+            if node in self.produced or node.storage is not None:
+                continue
+            if self._is_column_sum(node) and node not in self.deferred:
+                self.deferred.append(node)
+            elif node not in self.deferred:
+                self._start(node)
+
+    def _start(self, node: Node) -> None:
+        if node.spec.op.kind in LIBRARY:
+            self._library(node)
+            return
+        if self.sharing and self._join(node):
+            return
+        group = Group(node)
+        demand = group.need(node, group.index)
+        step = Step(group, None)
+        self._grow(group)
+        group.stores[node] = demand
+        self._record(step, node)
+        self.steps.append(step)
+
+    def _record(self, step: Step, seed: Node) -> None:
+        group = step.group
+        assert group is not None  # noqa: S101  only groups are recorded
+        self._keep_extras(group, seed)
+        step.inputs = list(group.inputs)
+        step.outputs = [*group.stores, *[n for n, _ in group.partials]]
+        for n in step.outputs:
+            self.produced[n] = step
+        for n in group.inputs:
+            self.want(n)
+
+    def _grow(self, group: Group) -> None:
+        limits = self.info.limits
+        group.grow(self._decide, limits.max_instructions // 3, limits.max_buffers // 2)
+
+    def _library(self, node: Node) -> None:
+        step = Step(None, node)
+        for p in node.parents:
+            if p.spec.op.kind == "scalar":
+                continue
+            view = view_of(p, self.wanted)
+            if view is None or (node.spec.op.kind == "scatter" and not contiguous(view)):
+                view = (p, p.aval.shape, shapes.strides(p.aval.shape), 0)
+            step.operands.append(view)
+            step.inputs.append(view[0])
+            self.want(view[0])
+        step.outputs = [node]
+        self.produced[node] = step
+        self.steps.append(step)
+
+    # ---- decisions inside a group ----------------------------------------------------------------------------------
+
+    def _decide(self, group: Group, demand: Demand) -> bool:
+        """Whether the node of *demand* is computed in *group*; if not, it is read from memory."""
+        node = demand.node
+        if node is group.seed or node in (n for n, _ in group.partials):
+            return True
+        if node in self.wanted:
+            return self._compute_wanted(group, demand)
+        outside = any(c not in group.members and c not in self._late for c in self.consumers.get(node, ()))
+        if not outside or node.aval.size <= SMALL:
+            return True
+        if node.spec.op.kind == "reduce":
+            return not self.reaches(group.inputs, node)
+        loads, ops = self._cost[node]
+        if loads <= 1 and ops <= CHEAP_OPS:
+            return True
+        return self._compute_wanted(group, demand)
+
+    def _compute_wanted(self, group: Group, demand: Demand) -> bool:
+        node = demand.node
+        loads, ops = self._cost[node]
+        if not self.reaches(group.inputs, node):
+            if group.covers(demand) or node.spec.op.kind == "reduce":
+                return True
+        cheap = loads <= 1 and ops <= CHEAP_OPS and node.spec.op.kind != "reduce"
+        return cheap and not (node in self.wanted and self._cost[node][1] > CHEAP_OPS // 2)
+
+    def _keep_extras(self, group: Group, seed: Node) -> None:
+        """Store from *group* what is wanted elsewhere, or offered, and computed here anyway."""
+        if not self.sharing:
+            return
+        for demand in group.demands:
+            node = demand.node
+            if node is seed or demand.how in ("load", "scalar", "alias") or node in self.produced or node in group.stores:
+                continue
+            shared = node in self.wanted or node in self.offered or self._shared_outside(group, node)
+            if not shared or node.spec.op.kind in MOVEMENT:
+                continue
+            if len(group.stores) + len(group.inputs) + 2 > self.info.limits.max_buffers:
+                return
+            if group.covers(demand) and not self.reaches(group.inputs, node):
+                group.stores[node] = demand
+                self.wanted.add(node)
+
+    def _shared_outside(self, group: Group, node: Node) -> bool:
+        if node.aval.size <= SMALL and node.spec.op.kind != "reduce":
+            return False
+        if all(c in group.members or c in self._late for c in self.consumers.get(node, ())):
+            return False
+        loads, ops = self._cost[node]
+        return node.spec.op.kind == "reduce" or loads > 1 or ops > CHEAP_OPS
+
+    def reaches(self, sources: Iterable[Node], target: Node) -> bool:
+        """Whether *target* is an operand, however far, of one of *sources* that are yet to be computed."""
+        stack = [n for n in sources if n.number > target.number and n.storage is None]
+        seen: set[Node] = set()
+        while stack:
+            n = stack.pop()
+            if n in seen:
+                continue
+            seen.add(n)
+            for p in n.parents:
+                if p is target:
+                    return True
+                if p.number > target.number and p.storage is None and p not in seen:
+                    stack.append(p)
+        return target in seen
+
+    # ---- company --------------------------------------------------------------------------------------------------------
+
+    def _join(self, node: Node) -> bool:
+        """Compute *node* in a kernel that already runs over the same space and reads the same memory; return whether it was."""
+        if node.aval.size <= 1 or node.spec.op.kind == "reduce":
+            return self._join_reduce(node)
+        for step in reversed(self.steps[-JOIN_WINDOW:]):
+            group = step.group
+            if group is None or group.partials or group.seed.aval.shape != node.aval.shape or group.row_seed:
+                continue
+            if self._try(step, node, group.index):
+                return True
+        return False
+
+    def _join_reduce(self, node: Node) -> bool:
+        """Let a reduction ride beside another over the same operand shape and axes."""
+        if node.spec.op.kind != "reduce":
+            return False
+        for step in reversed(self.steps[-JOIN_WINDOW:]):
+            group = step.group
+            if group is None or group.partials or group.seed.aval.shape != node.aval.shape or not group.row_seed:
+                continue
+            seed = group.seed
+            if seed.spec.op.kind == "reduce" and seed.parents[0].aval.shape != node.parents[0].aval.shape:
+                continue
+            if self._try(step, node, group.index):
+                return True
+        return False
+
+    def _try(self, step: Step, node: Node, index: Any) -> bool:
+        """Add *node* to the kernel of *step* if that needs no new kernel between the two and shares a load."""
+        old = step.group
+        assert old is not None  # noqa: S101  callers have looked
+        if self.reaches(old.inputs, node):
+            return False
+        trial = old.copy()
+        before = set(trial.inputs)
+        demand = trial.need(node, trial.index)
+        self._grow(trial)
+        if demand.same is None and demand.how == "load":
+            return False
+        fresh = [n for n in trial.inputs if n not in before]
+        outputs = set(step.outputs)
+        if any(n in outputs for n in fresh) or any(self.reaches(fresh, n) for n in outputs):
+            return False
+        if not self._shares(trial, node, before) or len(trial.inputs) + len(step.outputs) + 2 > self.info.limits.max_buffers:
+            return False
+        trial.stores[node] = demand
+        if not trial.covers(demand if demand.same is None else demand.same):
+            return False
+        step.group = trial
+        self._record(step, node)
+        return True
+
+    def _shares(self, trial: Group, node: Node, before: set[Node]) -> bool:
+        own: set[Node] = set()
+        stack = [node]
+        while stack:
+            n = stack.pop()
+            if n in own:
+                continue
+            own.add(n)
+            if n in trial.members:
+                stack += n.parents
+        return any(n in own and n.aval.size * 4 >= node.aval.size for n in before)
+
+    def _as_partial(self, node: Node) -> bool:
+        """Let a column sum ride as partial sums in a kernel over the rows of its operand."""
+        source = node.parents[0]
+        over = node.spec.attrs[0]
+        shape = source.aval.shape
+        lead = [n for k, n in enumerate(shape) if k in over and n > 1]
+        tail = [n for k, n in enumerate(shape) if k not in over and n > 1]
+        for step in reversed(self.steps):
+            group = step.group
+            if group is None or group.row_seed or [a.extent for a in group.axes] != [*lead, *tail]:
+                continue
+            if self._try_partial(step, node, source, len(lead)):
+                return True
+        return False
+
+    def _try_partial(self, step: Step, node: Node, source: Node, lead: int) -> bool:
+        old = step.group
+        assert old is not None  # noqa: S101  the caller has looked
+        tail = old.axes[lead:]
+        if (old.reduced is not None and old.reduced != tail) or self.reaches(old.inputs, node):
+            return False
+        trial = old.copy()
+        before = set(trial.inputs)
+        trial.reduced = trial.axes[lead:]
+        axes = iter(trial.axes)
+        index = tuple(variable(next(axes)) if n > 1 else ZERO for n in source.aval.shape)
+        demand = trial.need(source, index)
+        trial.partials.append((node, demand))
+        self._grow(trial)
+        fresh = [n for n in trial.inputs if n not in before]
+        outputs = set(step.outputs)
+        if source in fresh or any(n in outputs for n in fresh) or any(self.reaches(fresh, n) for n in outputs):
+            return False
+        if not self._shares(trial, source, before):
+            return False
+        step.group = trial
+        step.finish.append(node)
+        self._record(step, trial.seed)
+        return True
+
+    # ---- order ------------------------------------------------------------------------------------------------------------
+
+    def _sorted(self) -> list[Step]:
+        """Return the steps, operands first; kernels that wait for each other are taken apart and planned again without joins."""
+        done: set[int] = set()
+        out: list[Step] = []
+        state: dict[int, int] = {}
+        stack = list(self.steps)
+        while stack:
+            step = stack[-1]
+            if id(step) in done:
+                stack.pop()
+                continue
+            waiting = [s for n in step.inputs if n.storage is None and id(s := self.produced[n]) not in done and s is not step]
+            if waiting:
+                state[id(step)] = state.get(id(step), 0) + 1
+                if state[id(step)] > len(self.steps) + 1:
+                    raise CycleError
+                stack += waiting
+                continue
+            stack.pop()
+            done.add(id(step))
+            out.append(step)
+        return out
+
+
+class CycleError(Exception):
+    """Two kernels wait for each other: the plan must be made again with less sharing."""

@@ -1,0 +1,347 @@
+"""One kernel in the making: which nodes it computes, at which indices, and what it must read.
+
+Here: `Group`, a set of demands (a node read at a map), grown from a seed towards its operands.
+Not here: where one kernel ends and the next begins, which the policy in `fuse.py` decides; the kernel's text, in `emit.py`.
+"""
+
+import heapq
+import math
+from collections.abc import Callable
+from typing import Any
+
+from polygrad import shapes
+from polygrad.graph.node import Node
+from polygrad.schedule.index import (
+    ZERO,
+    Axis,
+    Expr,
+    Map,
+    address,
+    align,
+    combine,
+    is_bijection,
+    run,
+    settle_map,
+    through_reshape,
+    variable,
+)
+from polygrad.schedule.views import view_of
+
+Windows = tuple[tuple[Axis, int, int], ...]
+
+# A row longer than this is reduced in a kernel of its own unless there are rows enough to fill a device.
+LONG_ROW = 32_768
+MANY_ROWS = 256
+
+
+class Demand:
+    """A node read at a map inside a kernel; `how` says what the kernel does for it."""
+
+    __slots__ = ("args", "extra", "how", "index", "node", "same", "value", "windows")
+
+    def __init__(self, node: Node, index: Map, windows: Windows) -> None:
+        self.node = node
+        self.index = index
+        self.windows = windows
+        self.how = ""  # op, load, scalar, iota, gather, check, pad, reduce, alias
+        self.args: list[Demand] = []
+        self.extra: Any = None
+        self.same: Demand | None = None
+        self.value = -1
+
+
+class Group:
+    """A kernel in the making."""
+
+    def __init__(self, seed: Node) -> None:
+        self.seed = seed
+        self.axes: list[Axis] = []
+        self.reduced: list[Axis] | None = None
+        self.demands: list[Demand] = []
+        self.members: set[Node] = set()
+        self.inputs: dict[Node, None] = {}  # nodes that must be in memory before this kernel runs
+        self.stores: dict[Node, Demand] = {}
+        self.partials: list[tuple[Node, Demand]] = []
+        self._waiting: list[tuple[int, int, Demand]] = []
+        self._known: dict[Any, Demand] = {}
+        self._count = 0
+        index = []
+        for n in seed.aval.shape:
+            axis = Axis(n)
+            index.append(variable(axis))
+            if n != 1:
+                self.axes.append(axis)
+        self.index: Map = tuple(index)
+        self.row_seed = False
+
+    def copy(self) -> "Group":
+        """Return this group again, to be grown further without harm to the first."""
+        other = object.__new__(Group)
+        other.__dict__.update(self.__dict__)
+        for own in ("axes", "demands", "_waiting"):
+            setattr(other, own, list(getattr(self, own)))
+        other.partials = list(self.partials)
+        other.reduced = None if self.reduced is None else list(self.reduced)
+        other.members = set(self.members)
+        other.inputs = dict(self.inputs)
+        other.stores = dict(self.stores)
+        other._known = dict(self._known)
+        return other
+
+    # ---- the iteration space ----------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Replace split axes by their parts."""
+        self.axes = [leaf for a in self.axes for leaf in a.leaves()]
+        if self.reduced is not None:
+            self.reduced = [leaf for a in self.reduced for leaf in a.leaves()]
+
+    @property
+    def parallel(self) -> list[Axis]:
+        """The axes that are not reduced."""
+        return [a for a in self.axes if a not in (self.reduced or ())]
+
+    def covers(self, demand: Demand) -> bool:
+        """Whether *demand* runs over every element of its node once: then the kernel can store it."""
+        if demand.windows:
+            return False
+        self.settle()
+        flat = address(settle_map(demand.index), shapes.strides(demand.node.aval.shape))
+        axes = {a for a, _ in flat.terms}
+        if axes & set(self.reduced or ()):
+            return is_bijection(flat, self.axes, demand.node.aval.size)
+        return is_bijection(flat, self.parallel, demand.node.aval.size)
+
+    # ---- growth ---------------------------------------------------------------------------------------------
+
+    def need(self, node: Node, index: Map, windows: Windows = ()) -> Demand:
+        """Ask for *node* at *index*; it is looked at when all its consumers have been."""
+        demand = Demand(node, index, windows)
+        self._count += 1
+        heapq.heappush(self._waiting, (-node.number, self._count, demand))
+        return demand
+
+    def grow(self, decide: Callable[["Group", Demand], bool], limit: int, buffers: int) -> None:
+        """Work through the waiting demands, consumers first; *decide* says whether a node is computed here or read from memory."""
+        while self._waiting:
+            demand = heapq.heappop(self._waiting)[2]
+            self.settle()
+            demand.index = settle_map(demand.index)
+            key = (demand.node, demand.index, demand.windows)
+            known = self._known.get(key)
+            if known is not None:
+                demand.same = known
+                continue
+            self._known[key] = demand
+            self.demands.append(demand)
+            full = len(self.demands) + len(self._waiting) > limit or len(self.inputs) > buffers
+            self._place(demand, decide, full)
+
+    def _place(self, demand: Demand, decide: Callable[["Group", Demand], bool], full: bool) -> None:
+        node = demand.node
+        kind = node.spec.op.kind
+        if node.storage is not None:
+            self._load(demand)
+        elif kind == "scalar":
+            demand.how = "scalar"
+        elif kind in _FREE:
+            _FREE[kind](self, demand)
+        elif (full and node is not self.seed) or kind in _BARRIERS or not decide(self, demand):
+            self._load(demand)
+        elif kind == "reduce":
+            if not self._reduce(demand):
+                self._load(demand)
+        elif kind == "gather":
+            self._gather(demand)
+        elif kind == "check":
+            self._check(demand)
+        else:
+            demand.how = "op"
+            demand.args = [self.need(p, self.broadcast(demand.index, p), demand.windows) for p in node.parents]
+        if demand.how != "load":
+            self.members.add(node)
+
+    @staticmethod
+    def broadcast(index: Map, operand: Node) -> Map:
+        """Return the map of an operand that broadcasts to the node read at *index*."""
+        shape = operand.aval.shape
+        skip = len(index) - len(shape)
+        return tuple([ZERO if n == 1 else index[k + skip] for k, n in enumerate(shape)])
+
+    def _load(self, demand: Demand) -> None:
+        self.load_at(demand, demand.node, None)
+
+    def load_at(self, demand: Demand, base: Node, flat: Expr | None) -> None:
+        """Read *base* from memory; at *flat* if given (C order), else at the demand's map."""
+        demand.how = "load"
+        demand.extra = (base, flat)
+        self.inputs[base] = None
+
+    # ---- movement, which only rewrites maps ---------------------------------------------------------------------
+
+    def _alias(self, demand: Demand) -> None:
+        demand.how = "alias"
+        demand.args = [self.need(demand.node.parents[0], demand.index, demand.windows)]
+
+    def _reshape(self, demand: Demand) -> None:
+        node, source = demand.node, demand.node.parents[0]
+        shape = node.aval.shape
+        base = source
+        while base.storage is None and base.spec.op.kind in ("reshape", "alias"):
+            base = base.parents[0]
+        if base.storage is not None and base.storage.contiguous:
+            self.load_at(demand, base, address(demand.index, shapes.strides(shape)))
+            return
+        flat = source.storage is None
+        found = through_reshape(demand.index, shape, source.aval.shape)
+        if found is None:
+            self.settle()
+            self.load_at(demand, source, address(settle_map(demand.index), shapes.strides(shape)) if flat else None)
+            if not flat:  # strided memory that no single view describes: the reshape itself is materialised
+                self.load_at(demand, node, None)
+                del self.inputs[source]
+            return
+        demand.how = "alias"
+        demand.args = [self.need(source, found, demand.windows)]
+
+    def _permute(self, demand: Demand) -> None:
+        order = demand.node.spec.attrs[0]
+        index: list[Expr] = [ZERO] * len(order)
+        for k, source in enumerate(order):
+            index[source] = demand.index[k]
+        demand.how = "alias"
+        demand.args = [self.need(demand.node.parents[0], tuple(index), demand.windows)]
+
+    def _expand(self, demand: Demand) -> None:
+        parent = demand.node.parents[0]
+        demand.how = "alias"
+        demand.args = [self.need(parent, self.broadcast(demand.index, parent), demand.windows)]
+
+    def _slice(self, demand: Demand) -> None:
+        starts, steps, _ = demand.node.spec.attrs
+        index = tuple(combine(b, [(e, s)]) for e, b, s in zip(demand.index, starts, steps, strict=True))
+        demand.how = "alias"
+        demand.args = [self.need(demand.node.parents[0], index, demand.windows)]
+
+    def _windows(self, demand: Demand) -> None:
+        kernel, stride, dilation = demand.node.spec.attrs
+        index, axes = demand.index, len(kernel)
+        lead = len(index) - 2 * axes
+        moved = [
+            combine(0, [(index[lead + k], stride[k]), (index[lead + axes + k], dilation[k])]) for k in range(axes)
+        ]
+        demand.how = "alias"
+        demand.args = [self.need(demand.node.parents[0], (*index[:lead], *moved), demand.windows)]
+
+    def _pad(self, demand: Demand) -> None:
+        before, after, _fill = demand.node.spec.attrs
+        parent = demand.node.parents[0]
+        index, windows, conditions = list(demand.index), list(demand.windows), []
+        for k, (b, a) in enumerate(zip(before, after, strict=True)):
+            if not b and not a:
+                continue
+            expr = combine(-b, [(demand.index[k], 1)])
+            n = parent.aval.shape[k]
+            if len(expr.terms) > 1:
+                self._load(demand)
+                return
+            if not expr.terms:
+                if not 0 <= expr.const < n:
+                    demand.how, demand.extra = "pad", None  # outside everywhere
+                    return
+                index[k] = expr
+                continue
+            axis, c = expr.terms[0]
+            bounds = (-expr.const, n - 1 - expr.const) if c > 0 else (expr.const - n + 1, expr.const)
+            low, high = max(0, -(-bounds[0] // abs(c))), min(axis.extent, bounds[1] // abs(c) + 1)
+            index[k] = expr
+            if low > 0 or high < axis.extent:
+                if low >= high:
+                    demand.how, demand.extra = "pad", None
+                    return
+                conditions.append((axis, low, high))
+        for axis, low, high in conditions:
+            axis.pinned = True
+            old = next((w for w in windows if w[0] is axis), None)
+            if old is not None:
+                windows.remove(old)
+                low, high = max(low, old[1]), min(high, old[2])  # noqa: PLW2901  the narrower window
+                if low >= high:
+                    self._load(demand)
+                    return
+            windows.append((axis, low, high))
+        windows.sort(key=lambda w: w[0].serial)
+        demand.how, demand.extra = "pad", conditions
+        demand.args = [self.need(parent, tuple(index), tuple(windows))]
+
+    # ---- what computes ----------------------------------------------------------------------------------------------
+
+    def _iota(self, demand: Demand) -> None:
+        demand.how = "iota"
+
+    def _gather(self, demand: Demand) -> None:
+        source, *indices = demand.node.parents
+        demand.how = "gather"
+        demand.args = [self.need(i, self.broadcast(demand.index, i), demand.windows) for i in indices]
+        demand.extra = view_of(source, set()) or (source, source.aval.shape, shapes.strides(source.aval.shape), 0)
+        self.inputs[demand.extra[0]] = None
+
+    def _check(self, demand: Demand) -> None:
+        demand.how = "check"
+        self.inputs[demand.node.parents[0]] = None
+
+    def _reduce(self, demand: Demand) -> bool:
+        """Place a reduction in this kernel's space; return whether it fits."""
+        node, parent = demand.node, demand.node.parents[0]
+        over = node.spec.attrs[0]
+        extents = [parent.aval.shape[k] for k in over]
+        varies = {a for e in demand.index for a, _ in e.terms}
+        groups = self._reduced_groups(varies, extents, demand.windows)
+        if groups is None:
+            return False
+        self.settle()
+        index = list(settle_map(demand.index))
+        for k, group in zip(over, groups, strict=True):
+            index[k] = run([leaf for a in group for leaf in a.leaves()])
+        demand.how = "reduce"
+        demand.args = [self.need(parent, tuple(index), demand.windows)]
+        return True
+
+    def _reduced_groups(self, varies: set[Axis], extents: list[int], windows: Windows) -> list[list[Axis]] | None:
+        windowed = {w[0] for w in windows}
+        if self.reduced is None:
+            still = [a for a in self.axes if a not in varies]
+            if not still:
+                fresh = [Axis(n) for n in extents]
+                self.reduced = [a for a in fresh if a.extent > 1]
+                self.axes += self.reduced
+                self.row_seed = True
+                return [[a] if a.extent > 1 else [] for a in fresh]
+            rows = math.prod(a.extent for a in varies)
+            columns = math.prod(extents)
+            innermost = self.axes[len(self.axes) - len(still) :] == still
+            if not innermost or windowed & set(still) or (columns > LONG_ROW and rows < MANY_ROWS):
+                return None
+            groups = align(still, extents)
+            if groups is not None:
+                self.reduced = [leaf for a in still for leaf in a.leaves()]
+                self.settle()
+            return groups
+        if varies & set(self.reduced) or set(self.parallel) - varies:
+            return None
+        if windowed & set(self.reduced):
+            return None
+        return align(self.reduced, extents)
+
+
+_BARRIERS = {"matmul", "random", "scatter", "buffer", "custom"}
+_FREE: dict[str, Callable[[Group, Demand], None]] = {
+    "alias": Group._alias,  # noqa: SLF001  a dispatch table of this class
+    "reshape": Group._reshape,  # noqa: SLF001
+    "permute": Group._permute,  # noqa: SLF001
+    "expand": Group._expand,  # noqa: SLF001
+    "slice": Group._slice,  # noqa: SLF001
+    "windows": Group._windows,  # noqa: SLF001
+    "pad": Group._pad,  # noqa: SLF001
+    "iota": Group._iota,  # noqa: SLF001
+}

@@ -1,0 +1,246 @@
+"""A plan: the steps of a realize with nodes replaced by slots, so that it serves every graph of the same structure.
+
+Here: `plan(...)`, the whole of scheduling in one call, and the records that the runtime executes.
+Not here: memory, launching, caching of plans.
+
+Slots number the values of one run: first the leaves (values already on the device, in the order in which they are met), then the
+nodes of the order, then buffers of partial sums.
+"""
+
+from typing import Any, NamedTuple
+
+from polygrad import shapes
+from polygrad.driver.ir import ITEMSIZE, Kernel
+from polygrad.driver.types import DeviceInfo
+from polygrad.graph.node import Node
+from polygrad.schedule.emit import STATUS, Emitter, FusedLaunch, finishing
+from polygrad.schedule.fallback import library_launch
+from polygrad.schedule.fuse import CycleError, Fusion, Step
+from polygrad.schedule.views import View, view_of
+
+
+class Fused(NamedTuple):
+    """A fused launch. `status` says where in `slots` the status word stands, or -1."""
+
+    kernel: Kernel
+    slots: tuple[int, ...]
+    status: int
+    ints: tuple[int, ...]
+    scalars: tuple[int, ...]  # positions in the order
+    offsets: tuple[tuple[int, int], ...]  # (position in ints, leaf slot)
+    allocate: tuple[tuple[int, int], ...]  # (slot, bytes)
+    release: tuple[int, ...]
+    traced: dict[int, int]  # instruction to position in the order
+
+
+class Operand(NamedTuple):
+    """A strided view of a slot."""
+
+    slot: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+
+class Library(NamedTuple):
+    """A launch of one of the driver's own ops."""
+
+    op: str
+    outs: tuple[Operand, ...]
+    ins: tuple[Operand, ...]
+    scalars: tuple[tuple[str, int], ...]  # attrs that are host scalars: (name, position in the order)
+    allocate: tuple[tuple[int, int], ...]
+    release: tuple[int, ...]
+    traced: int  # position in the order
+
+
+class Plan(NamedTuple):
+    """What to launch, and which nodes then have which memory."""
+
+    steps: tuple[Fused | Library, ...]
+    slots: int
+    results: tuple[tuple[int, int], ...]  # (position in the order, slot)
+    views: tuple[tuple[int, Operand], ...]  # (position in the order, view) for what was asked for and needs no memory of its own
+
+
+def plan(
+    order: list[Node], leaves: list[Node], asked: list[Node], offered: set[Node], retained: set[Node], info: DeviceInfo
+) -> Plan:
+    """Return how to compute *asked* on a device.
+
+    Parameters
+    ----------
+    order : list of Node
+        All unrealized nodes under what was asked for, operands first; none of size zero.
+    leaves : list of Node
+        The realized operands, in the order of their slots.
+    asked : list of Node
+        What must be in memory afterwards.
+    offered : set of Node
+        Costly nodes that somebody else still holds or a recording needs: stored if some kernel computes them anyway.
+    retained : set of Node
+        What a recording needs: if it must be in memory on the way, it stays there.
+    info : DeviceInfo
+        What the device can do.
+    """
+    wanted, views = _resolve(asked)
+    for sharing in (True, False):
+        fusion = Fusion(order, wanted, offered, info, sharing)
+        try:
+            steps = fusion.run()
+            break
+        except CycleError:
+            continue
+    return _Numbering(order, leaves, info).finish(steps, set(wanted) | offered | retained, views)
+
+
+def _resolve(asked: list[Node]) -> tuple[list[Node], dict[Node, Any]]:
+    """Split what was asked for into nodes to compute and views of them."""
+    wanted: dict[Node, None] = {}
+    views: dict[Node, Any] = {}
+    for node in asked:
+        base = node
+        while base.storage is None and base.spec.op.kind in ("reshape", "permute", "expand", "alias"):
+            base = base.parents[0]
+        if base is node or base.spec.op.kind == "scalar":
+            wanted[node] = None
+            continue
+        if base.storage is None:
+            wanted[base] = None
+    held = set(wanted)
+    for node in asked:
+        if node in held:
+            continue
+        found = view_of(node, held)
+        if found is None:
+            wanted[node] = None
+        else:
+            views[node] = found
+    for node in [n for n in wanted if n.spec.op.kind == "slice"]:
+        found = view_of(node, set(wanted) - {node})
+        if found is not None and (found[0].storage is not None or found[0].spec.op.kind in ("matmul", "reduce", "scatter")):
+            del wanted[node]
+            views[node] = found
+            if found[0].storage is None:
+                wanted[found[0]] = None
+    return list(wanted), views
+
+
+class _Numbering:
+    """Replaces nodes by slots and finds where each slot is made and last used."""
+
+    def __init__(self, order: list[Node], leaves: list[Node], info: DeviceInfo) -> None:
+        self.info = info
+        self.leaves = {n: k for k, n in enumerate(leaves)}
+        self.position = {n: k for k, n in enumerate(order)}
+        self.base = len(leaves)
+        self.next = len(leaves) + len(order)
+        self.extra: dict[tuple[Node, int], int] = {}
+
+    def slot(self, node: Any) -> int:
+        """Return the slot of a node, or of a buffer of its parts."""
+        if isinstance(node, tuple):
+            found = self.extra.get(node)
+            if found is None:
+                found = self.extra[node] = self.next
+                self.next += 1
+            return found
+        leaf = self.leaves.get(node)
+        return leaf if leaf is not None else self.base + self.position[node]
+
+    def finish(self, steps: list[Step], wanted: set[Node], views: dict[Node, Any]) -> Plan:
+        """Return the plan."""
+        drafts: list[Any] = []
+        made: set[Node] = set()
+        for step in steps:
+            drafts += self._drafts(step)
+            made.update(step.outputs)
+        for base, *_ in views.values():
+            if base.storage is None:
+                wanted = wanted | {base}
+        results = sorted((n for n in made if n in wanted), key=lambda n: n.number)
+        keep = {self.slot(n) for n in results}
+        finished = self._lifetimes(drafts, keep)
+        operands = tuple(
+            (self.position[n], Operand(self.slot(base), offset, shape, strides, base.dtype.name))
+            for n, (base, shape, strides, offset) in views.items()
+        )
+        return Plan(tuple(finished), self.next, tuple((self.position[n], self.slot(n)) for n in results), operands)
+
+    def _drafts(self, step: Step) -> list[Any]:
+        if step.group is None:
+            assert step.node is not None  # noqa: S101  a step has one or the other
+            return self._library(step)
+        limits = self.info.limits
+        launch = Emitter(step.group, limits.partials).emit()
+        drafts = [self._fused(launch, [n for n in launch.outputs])]
+        for group in _by_size(step.finish, launch):
+            parts, size = group[0]
+            drafts.append(self._fused(finishing(group[1], parts, size, launch), group[1]))
+        return drafts
+
+    def _fused(self, launch: FusedLaunch, outputs: list[Node]) -> tuple[Any, list[tuple[int, int]], list[int]]:
+        slots = [-1 if b is STATUS else self.slot(b) for b in launch.buffers]
+        makes = [(self.slot(n), _bytes(n)) for n in outputs]
+        for at, (_, elements) in launch.partials.items():
+            makes.append((slots[at], elements * ITEMSIZE[launch.kernel.buffers[at]]))
+        record = Fused(
+            launch.kernel, tuple(slots), launch.kernel.status, launch.ints,
+            tuple(self.position[n] for n in launch.scalars),
+            tuple((at, self.leaves[n]) for at, n in launch.offsets), (), (),
+            {k: self.position[n] for k, n in launch.traced.items()},
+        )  # fmt: skip
+        made = {s for s, _ in makes}
+        return record, makes, [s for s in slots if s >= 0 and s not in made]
+
+    def _library(self, step: Step) -> list[Any]:
+        node = step.node
+        assert node is not None  # noqa: S101  a step has a group or a node
+        name = {"matmul": "matmul", "random": "random_bits", "scatter": "scatter_add"}[node.spec.op.kind]
+        if name not in self.info.ops:
+            return [self._fused(library_launch(node, step.operands), [node])]
+        out = Operand(self.slot(node), 0, node.aval.shape, shapes.strides(node.aval.shape), node.dtype.name)
+        ins = [self._operand(view) for view in step.operands]
+        scalars: tuple[tuple[str, int], ...] = ()
+        if name == "random_bits":
+            scalars = (("key", self.position[node.parents[0]]), ("counter", self.position[node.parents[1]]))
+        if name == "scatter_add":
+            ins.reverse()  # the driver takes row numbers first
+        record = Library(name, (out,), tuple(ins), scalars, (), (), self.position[node])
+        return [(record, [(out.slot, _bytes(node))], [o.slot for o in ins])]
+
+    def _operand(self, view: View) -> Operand:
+        base, shape, strides, offset = view
+        return Operand(self.slot(base), offset, shape, strides, base.dtype.name)
+
+    def _lifetimes(self, drafts: list[Any], keep: set[int]) -> list[Fused | Library]:
+        last: dict[int, int] = {}
+        made: set[int] = set()
+        for k, (_, makes, reads) in enumerate(drafts):
+            for slot, _ in makes:
+                last[slot] = k
+                made.add(slot)
+            for slot in reads:
+                last[slot] = k
+        ends: dict[int, list[int]] = {}
+        for slot in made - keep:
+            ends.setdefault(last[slot], []).append(slot)
+        return [
+            record._replace(allocate=tuple(makes), release=tuple(ends.get(k, ())))
+            for k, (record, makes, _) in enumerate(drafts)
+        ]
+
+
+def _bytes(node: Node) -> int:
+    return node.aval.size * node.aval.dtype.itemsize
+
+
+def _by_size(nodes: list[Node], launch: FusedLaunch) -> list[tuple[tuple[int, int], list[Node]]]:
+    """Group the sums to be finished by their layout, so that one launch finishes all of one layout."""
+    found: dict[tuple[int, int], list[Node]] = {}
+    for at, (node, elements) in launch.partials.items():
+        parts = launch.buffers[at][1]
+        if node in nodes:
+            found.setdefault((parts, elements // parts), []).append(node)
+    return list(found.items())

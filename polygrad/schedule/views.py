@@ -1,0 +1,76 @@
+"""Nodes that are views: movement ops over memory, as strides and an offset.
+
+Here: `view_of`. Not here: movement inside a kernel, which rewrites maps (`group.py`).
+"""
+
+from typing import Any
+
+from polygrad import shapes
+from polygrad.graph.node import Node
+from polygrad.schedule.index import Axis, address, settle_map, through_reshape, variable
+
+MOVEMENT = {"reshape", "permute", "expand", "slice", "alias", "pad", "windows"}
+VIEWS = MOVEMENT - {"pad"}
+View = tuple[Node, tuple[int, ...], tuple[int, ...], int]
+
+
+def view_of(node: Node, wanted: set[Node]) -> View | None:
+    """Return *node* as a strided view (base, shape, strides, offset) of memory that is there or will be; None if it is not one.
+
+    The base is the nearest node below a chain of movement ops; an unrealized base counts as contiguous.
+    """
+    chain = []
+    base = node
+    while base.storage is None and base not in wanted and base.spec.op.kind in VIEWS:
+        chain.append(base)
+        base = base.parents[0]
+    if base.spec.op.kind == "scalar":
+        return None
+    shape: tuple[int, ...] = base.aval.shape
+    strides = base.storage.strides if base.storage is not None else shapes.strides(shape)
+    offset = 0
+    for n in reversed(chain):
+        moved = _move(n, shape, strides)
+        if moved is None:
+            return None
+        shape, strides, offset = moved[0], moved[1], offset + moved[2]
+    return base, shape, strides, offset
+
+
+def contiguous(view: View) -> bool:
+    """Whether a view is in C order without gaps."""
+    return view[2] == shapes.strides(view[1])
+
+
+def _move(node: Node, shape: Any, strides: Any) -> tuple[Any, Any, int] | None:
+    kind, attrs, out = node.spec.op.kind, node.spec.attrs, node.aval.shape
+    if kind == "alias":
+        return shape, strides, 0
+    if kind == "permute":
+        return out, tuple(strides[k] for k in attrs[0]), 0
+    if kind == "expand":
+        skip = len(out) - len(shape)
+        wide = (0,) * skip + tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
+        return out, wide, 0
+    if kind == "slice":
+        starts, steps, _ = attrs
+        offset = sum(b * s for b, s in zip(starts, strides, strict=True))
+        return out, tuple(s * t for s, t in zip(strides, steps, strict=True)), offset
+    if kind == "windows":
+        kernel, stride, dilation = attrs
+        lead = len(shape) - len(kernel)
+        moved = [s * t for s, t in zip(strides[lead:], stride, strict=True)]
+        spread = [s * t for s, t in zip(strides[lead:], dilation, strict=True)]
+        return out, (*strides[:lead], *moved, *spread), 0
+    return _reshape_view(shape, strides, out)
+
+
+def _reshape_view(shape: Any, strides: Any, out: Any) -> tuple[Any, Any, int] | None:
+    """Return the strides of a reshape without a copy, if there are any."""
+    axes = [Axis(n) for n in out]
+    index = through_reshape(tuple(variable(a) for a in axes), out, shape)
+    if index is None or any(a.parts is not None for a in axes):
+        return None
+    flat = address(settle_map(index), strides)
+    steps = dict(flat.terms)
+    return out, tuple(steps.get(a, 0) for a in axes), flat.const

@@ -1,0 +1,60 @@
+"""Operands for tests of ops.
+
+Here: `Draw`, from which an op's `samples` takes NumPy arrays of one dtype.
+Not here: what is done with them.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from polygrad import dtypes
+
+# Shapes of one, two or more operands: no axes, one, two, axes that broadcast from both sides, none of any size.
+_SHAPES: tuple[tuple[tuple[int, ...], ...], ...] = (
+    ((),),
+    ((5,),),
+    ((3, 4),),
+    ((3, 1), (4,)),
+    ((0, 3), (3,)),
+    ((2, 3, 2), (), (3, 1)),
+)
+
+
+class Draw:
+    """Random operands of one dtype; the same generator gives the same operands.
+
+    >>> Draw(np.random.default_rng(0), dtypes.float32).array((2,), 0, 1).dtype
+    dtype('float32')
+    """
+
+    def __init__(self, rng: np.random.Generator, dtype: dtypes.DType) -> None:
+        self.rng = rng
+        self.dtype = dtype
+        self.kind = dtypes.KINDS[dtype]
+
+    def array(self, shape: tuple[int, ...], low: float, high: float) -> Any:
+        """Return an array of the dtype in [low, high]: floats uniform, ints uniform (from 0 if unsigned), bools fair."""
+        if self.kind == "bool":
+            return np.asarray(self.rng.integers(0, 2, shape), bool)
+        if self.kind == "int":
+            least, greatest = dtypes.integer_range(self.dtype)
+            first, last = max(int(low), least), min(max(int(high), int(low)), greatest)
+            return np.asarray(self.rng.integers(first, max(first, last) + 1, shape), self.dtype)
+        return np.asarray(self.rng.uniform(low, high, shape)).astype(self.dtype)
+
+    def ints(self, shape: tuple[int, ...], low: int, high: int, dtype: dtypes.DType = dtypes.int64) -> Any:
+        """Return indices or labels in [low, high], int64 unless another dtype is given."""
+        return np.asarray(self.rng.integers(low, high + 1, shape), dtype)
+
+    def bools(self, shape: tuple[int, ...]) -> Any:
+        """Return fair bools."""
+        return np.asarray(self.rng.integers(0, 2, shape), bool)
+
+    def elementwise(self, pairs: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Return calls with one operand for each (low, high) of *pairs*, in shapes that broadcast."""
+        calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        for shapes in _SHAPES:
+            chosen = [shapes[k % len(shapes)] for k in range(len(pairs))]
+            calls.append((tuple(self.array(s, low, high) for s, (low, high) in zip(chosen, pairs, strict=True)), {}))
+        return calls
