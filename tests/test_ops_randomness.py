@@ -1,4 +1,4 @@
-"""Random numbers as graphs: moments, bounds, the accuracy of what they are built of, and that only exact steps are used.
+"""Random numbers as graphs: moments, bounds, accuracy, and that only exact steps are used.
 
 Here: the nodes of `ops/randomness.py` and `ops/softmath.py`, evaluated by NumPy. Not here: seeds, devices.
 """
@@ -18,8 +18,9 @@ from polygrad.testing.interpret import evaluate, leaf, philox
 KEY, COUNTER = scalar(1234, dtypes.uint64), scalar(0, dtypes.uint64)
 N = 100_000
 EXACT = {
-    "add", "subtract", "multiply", "negative", "bitcast", "astype", "bitwise_and", "bitwise_or", "bitwise_right_shift", "bitwise_left_shift",
-    "where", "equal", "less", "iota", "random_bits_", "host_scalar", "reshape_", "expand_", "slice_", "permute_",
+    "add", "subtract", "multiply", "negative", "bitcast", "astype", "bitwise_and", "bitwise_or", "bitwise_right_shift",
+    "bitwise_left_shift", "where", "equal", "less", "iota", "random_bits_", "host_scalar", "reshape_", "expand_",
+    "slice_", "permute_",
 }  # fmt: skip
 FLOATS = pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16], ids=str)
 
@@ -97,7 +98,14 @@ def test_the_parts_of_box_muller_are_accurate(dtype: dtypes.DType, limit: float)
     np.testing.assert_allclose(got, whole.astype(np.float64), rtol=0, atol=limit)
 
 
-@pytest.mark.parametrize(("low", "high", "dtype"), [(0, 10, "int64"), (-5, 5, "int8"), (0, 2**40, "int64"), (-(2**63), 2**63, "int64"), (0, 2**64, "uint64"), (250, 256, "uint8"), (3, 4, "int32")])  # fmt: skip
+RANGES = [
+    (0, 10, "int64"), (-5, 5, "int8"), (0, 2**40, "int64"), (-(2**63), 2**63, "int64"), (0, 2**64, "uint64"),
+    (250, 256, "uint8"),
+    (3, 4, "int32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("low", "high", "dtype"), RANGES)
 def test_integers_fill_their_range(low: int, high: int, dtype: str) -> None:
     value = evaluate(F.randint((N,), KEY, COUNTER, low, high, dtype=dtype))
     assert value.dtype == np.dtype(dtype)

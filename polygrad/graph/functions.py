@@ -11,7 +11,7 @@ from typing import Any
 
 from polygrad import dtypes
 from polygrad.errors import DTypeError
-from polygrad.graph.node import Node, apply, lift, scalar
+from polygrad.graph.node import Node, apply, cast, lift, scalar
 from polygrad.ops import TABLE
 from polygrad.ops.table import Op
 
@@ -96,6 +96,13 @@ def _composite(op: Op) -> Callable[..., Any]:
 _MAKERS = {"elementwise": _elementwise, "composite": _composite}
 for _op in TABLE.values():
     setattr(F, _op.name, _MAKERS.get(_op.kind, _primitive)(_op))
+
+
+def _astype(x: Node, dtype: dtypes.DType) -> Node:
+    return cast(x, dtype)
+
+
+F.astype = _astype  # the primitive makes a node even where the dtype stays
 
 
 def _operator(name: str) -> tuple[Callable[..., Node], Callable[..., Node]]:

@@ -139,7 +139,10 @@ def _gelu_reference(np: Any, x: Any, approximate: str = "none") -> Any:
     ],
 )
 def gelu(xp: Any, x: Any, /, approximate: Any = "none") -> Any:
-    """x times the normal distribution function of x; *approximate* is "none", or "tanh" for the formula of Hendrycks and Gimpel."""
+    """x times the normal distribution function of x.
+
+    *approximate* is "none", or "tanh" for the formula of Hendrycks and Gimpel.
+    """
     if approximate not in ("none", "tanh"):
         raise ShapeError(f"cannot approximate gelu by {approximate!r}: it is 'none' or 'tanh'")
     if approximate == "none":

@@ -1,6 +1,7 @@
 """Arrays made from numbers: filled, counted, spaced, and shaped like another.
 
-Here: full, zeros, ones, empty, their `_like` forms, arange, linspace, eye, tri. Their nodes have no device yet: the array layer gives one.
+Here: full, zeros, ones, empty, their `_like` forms, arange, linspace, eye, tri. Their nodes have no device yet: the
+array layer gives one.
 Not here: conversion of foreign data, random numbers.
 """
 
@@ -120,7 +121,7 @@ def empty_like(xp: Any, x: Any, /, *, dtype: Any = None) -> Any:
 
 def _arange_samples(draw: Any) -> Any:
     dtype = {"dtype": draw.dtype}
-    out = [((5,), dtype), ((0,), dtype), ((2, 9, 3), dtype), ((9, 2, -2), dtype), ((3, 3), dtype), ((5, 2), dtype)]
+    out: list[Any] = [((5,), dtype), ((0,), dtype), ((2, 9, 3), dtype), ((9, 2, -2), dtype), ((3, 3), dtype), ((5, 2), dtype)]
     if draw.kind == "float":
         out += [((0.5, 3.1, 0.25), dtype), ((2.5, -1.0, -0.5), dtype), ((4.5,), dtype)]
     return out

@@ -1,6 +1,7 @@
 """Convolutions and pooling over images [N, C, H, W].
 
-Here: conv1d, conv2d, max_pool2d, avg_pool2d, made of padding, overlapping windows (a view) and a product or a reduction.
+Here: conv1d, conv2d, max_pool2d, avg_pool2d, made of padding, overlapping windows (a view) and a product or a
+reduction.
 Not here: the window view (`layout.py`), layers.
 """
 
@@ -55,11 +56,13 @@ def _bordered(xp: Any, x: Any, before: Pair, after: Pair, fill: Any) -> Any:
 def _check(x: Any, weight: Any, groups: int) -> None:
     if x.ndim != 4 or weight.ndim != 4:
         raise ShapeError(
-            f"cannot convolve shapes {list(x.shape)} and {list(weight.shape)}: images are [N, C, H, W], weights [out, C / groups, height, width]"
+            f"cannot convolve shapes {list(x.shape)} and {list(weight.shape)}: images are [N, C, H, W], weights "
+            "[out, C / groups, height, width]"
         )
     if groups < 1 or x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups or 0 in weight.shape:
         raise ShapeError(
-            f"cannot convolve images of {x.shape[1]} channels with weights {list(weight.shape)} in {groups} groups: each group "
+            f"cannot convolve images of {x.shape[1]} channels with weights {list(weight.shape)} in {groups} groups: "
+            "each group "
             f"has {weight.shape[1]} channels, and outputs must divide by the groups"
         )
 
@@ -70,7 +73,7 @@ def _conv_reference(
     (s, t), (d, e) = _pair("", "", stride, 1), _pair("", "", dilation, 1)
     before, after = _borders(padding, w.shape[2:], (s, t), (d, e))
     x = np.pad(x, ((0, 0), (0, 0), (before[0], after[0]), (before[1], after[1])))
-    n, c, h, width = x.shape
+    n, _, h, width = x.shape
     o, inside, kh, kw = w.shape
     rows, columns = (h - d * (kh - 1) - 1) // s + 1, (width - e * (kw - 1) - 1) // t + 1
     out = np.zeros((n, o, rows, columns), x.dtype)
@@ -87,11 +90,15 @@ def _conv_reference(
 
 
 def _conv_samples(draw: Any) -> Any:
-    cases = (
-        ((1, 2, 5, 6), (3, 2, 3, 2), {}), ((2, 1, 8, 7), (2, 1, 3, 3), {"stride": 3}), ((1, 1, 16, 16), (1, 1, 7, 7), {"stride": 3, "padding": 2}),
-        ((1, 2, 9, 9), (2, 2, 3, 3), {"stride": 2, "padding": 2, "dilation": 2}), ((1, 4, 5, 5), (4, 1, 3, 3), {"stride": 2, "padding": 1, "groups": 4}),
-        ((2, 4, 4, 4), (6, 2, 2, 2), {"groups": 2}), ((1, 3, 4, 4), (2, 3, 1, 1), {"stride": 2}), ((1, 1, 3, 3), (1, 1, 3, 3), {"padding": 2}),
-        ((2, 2, 4, 3), (2, 2, 4, 3), {}), ((1, 2, 5, 4), (2, 2, 2, 3), {"padding": "same"}), ((0, 2, 3, 3), (2, 2, 2, 2), {}),
+    cases: Any = (
+        ((1, 2, 5, 6), (3, 2, 3, 2), {}), ((2, 1, 8, 7), (2, 1, 3, 3), {"stride": 3}), ((1, 1, 16, 16),
+        (1, 1, 7, 7), {"stride": 3, "padding": 2}),
+        ((1, 2, 9, 9), (2, 2, 3, 3), {"stride": 2, "padding": 2, "dilation": 2}), ((1, 4, 5, 5),
+        (4, 1, 3, 3), {"stride": 2, "padding": 1, "groups": 4}),
+        ((2, 4, 4, 4), (6, 2, 2, 2), {"groups": 2}), ((1, 3, 4, 4), (2, 3, 1, 1), {"stride": 2}), ((1, 1, 3, 3),
+        (1, 1, 3, 3), {"padding": 2}),
+        ((2, 2, 4, 3), (2, 2, 4, 3), {}), ((1, 2, 5, 4), (2, 2, 2, 3), {"padding": "same"}), ((0, 2, 3, 3),
+        (2, 2, 2, 2), {}),
         ((1, 2, 4, 4), (4, 1, 2, 2), {"groups": 2, "padding": (1, 0), "stride": (1, 2), "dilation": (2, 1)}),
     )  # fmt: skip
     out = [((draw.array(x, -1, 1), draw.array(w, -1, 1)), more) for x, w, more in cases]
@@ -190,7 +197,8 @@ def conv1d(
     """The cross-correlation of [N, C, L] with weights [out, C / groups, length]."""
     if x.ndim != 3 or weight.ndim != 3:
         raise ShapeError(
-            f"cannot convolve shapes {list(x.shape)} and {list(weight.shape)}: signals are [N, C, L], weights [out, C / groups, length]"
+            f"cannot convolve shapes {list(x.shape)} and {list(weight.shape)}: signals are [N, C, L], weights [out, "
+            "C / groups, length]"
         )
     border = padding if isinstance(padding, str) else (0, padding)
     lifted = xp.expand_dims(x, 2), xp.expand_dims(weight, 2)
@@ -238,7 +246,10 @@ def _pool_samples(draw: Any) -> Any:
     samples=_pool_samples,
 )
 def max_pool2d(xp: Any, x: Any, kernel_size: Any, /, stride: Any = None, padding: Any = 0) -> Any:
-    """The maximum of each window of the last two axes; windows touch unless *stride* is given. Equal maxima share the gradient."""
+    """The maximum of each window of the last two axes; windows touch unless *stride* is given.
+
+    Equal maxima share the gradient.
+    """
     kernel, step, border = _pool("max_pool2d", x, kernel_size, stride, padding)
     seen = xp.windows_(_bordered(xp, x, border, border, dtypes.lowest(x.dtype)), kernel, step, (1, 1))
     return xp.max(seen, axis=(-2, -1))

@@ -10,6 +10,7 @@ from typing import Any
 from polygrad import dtypes, shapes
 from polygrad.errors import DTypeError, OutOfBounds, ShapeError
 from polygrad.ops.internal import cast, places
+from polygrad.ops.selection import counted_as_axes
 from polygrad.ops.table import composite
 
 ALL = "bool int float"
@@ -23,7 +24,8 @@ def _check_entry(entry: Any) -> None:
     """Refuse what is no key: bools, floats, lists."""
     if isinstance(entry, bool) or (_is_array(entry) and entry.dtype is dtypes.bool_):
         raise DTypeError(
-            "cannot index by bool here: the result's shape would depend on values; use where, or a mask that the host knows"
+            "cannot index by bool here: the result's shape would depend on values; use where, or a mask that the "
+            "host knows"
         )
     if _is_array(entry):
         if entry.dtype not in dtypes.INTEGERS:
@@ -65,7 +67,8 @@ def position_of(entry: Any, axis: int, n: int) -> int:
 def _getitem_samples(draw: Any) -> Any:
     x, s = draw.array((4, 5, 6), -2, 2), slice
     keys: list[Any] = [
-        1, -1, s(1, 3), s(None, None, -1), s(4, 0, -2), (s(None), 2), (..., 0), (None, ..., None), (s(10, 2), 1), (s(-100, 100, 3), s(3, 1)),
+        1, -1, s(1, 3), s(None, None, -1), s(4, 0, -2), (s(None), 2), (..., 0), (None, ..., None), (s(10, 2), 1),
+        (s(-100, 100, 3), s(3, 1)),
         (1, 2, 3), (), ..., (s(None), None, s(1, None, 2)), (s(None, None, -3), s(None, 1, -2), -2),
     ]  # fmt: skip
     i, j = draw.ints((3,), -4, 3), draw.ints((2, 1), 0, 4)
@@ -86,50 +89,44 @@ def _getitem_samples(draw: Any) -> Any:
 
 @composite(reference=lambda np, x, key: x[key], samples=_getitem_samples, dtypes=ALL)
 def getitem(xp: Any, x: Any, key: Any, /) -> Any:
-    """x[key] for ints, slices, `...`, None and integer arrays, mixed as in NumPy. Bad positions in arrays are reported by the device."""
+    """x[key] for ints, slices, `...`, None and integer arrays, mixed as in NumPy.
+
+    Bad positions in arrays are reported by the device.
+    """
     entries = entries_of(key, x.shape)
-    starts, steps, sizes = [], [], []
-    shape: list[int] = []  # after the basic part of the key, in which arrays count as full slices
-    arrays: dict[int, Any] = {}  # axis of that shape -> index array
-    order: list[str] = []  # for each entry: "i"nt, "a"rray, or one axis of the result
-    axis = 0
-    for entry in entries:
-        if entry is None:
-            shape.append(1)
-            order.append("n")
-            continue
-        n = x.shape[axis]
-        if _is_array(entry):
-            start, step, size = 0, 1, n
-            arrays[len(shape)] = entry
-            order.append("a")
-        elif isinstance(entry, slice):
-            start, stop, step = entry.indices(n)
-            size = len(range(start, stop, step))
-            start, step = (start, step) if size else (0, 1)
-            order.append("s")
-        else:
-            start, step, size = position_of(entry, axis, n), 1, 1
-            order.append("i")
-        starts.append(start)
-        steps.append(step if size > 1 else 1)
-        sizes.append(size)
-        if order[-1] != "i":
-            shape.append(size)
-        axis += 1
-    if tuple(sizes) != x.shape or starts != [0] * axis or steps != [1] * axis:
-        x = xp.slice_(x, tuple(starts), tuple(steps), tuple(sizes))
-    x = xp.reshape(x, tuple(shape))
-    return _read(xp, x, arrays, order) if arrays else x
+    axes = iter(enumerate(x.shape))
+    cuts = [None if entry is None else _cut(entry, *next(axes)) for entry in entries]
+    found = [cut for cut in cuts if cut is not None]
+    starts, steps, sizes = (tuple(part) for part in zip(*found, strict=True)) if found else ((), (), ())
+    if (starts, steps, sizes) != ((0,) * len(found), (1,) * len(found), x.shape):
+        x = xp.slice_(x, starts, steps, sizes)
+    kept = [(entry, cut) for entry, cut in zip(entries, cuts, strict=True) if not _is_int(entry)]
+    x = xp.reshape(x, tuple(1 if cut is None else cut[2] for _, cut in kept))
+    arrays = {k: entry for k, (entry, _) in enumerate(kept) if _is_array(entry)}
+    return _read(xp, x, arrays, entries) if arrays else x
 
 
-def _read(xp: Any, x: Any, arrays: dict[int, Any], order: list[str]) -> Any:
+def _is_int(entry: Any) -> bool:
+    return not (entry is None or isinstance(entry, slice) or _is_array(entry))
+
+
+def _cut(entry: Any, axis: int, n: int) -> tuple[int, int, int]:
+    """Return (start, step, size) of what a key takes of an axis of size n; an index array takes all, until it is read."""
+    if _is_array(entry):
+        return 0, 1, n
+    if not isinstance(entry, slice):
+        return position_of(entry, axis, n), 1, 1
+    start, stop, step = entry.indices(n)
+    size = len(range(start, stop, step))
+    return start if size else 0, step if size > 1 else 1, size
+
+
+def _read(xp: Any, x: Any, arrays: dict[int, Any], entries: list[Any]) -> Any:
     """Return x read at index arrays along some axes; the broadcast axes stand where NumPy puts them."""
     common = shapes.broadcast("index with", *[i.shape for i in arrays.values()])
     # Ints beside arrays are index arrays too when NumPy decides whether they stand together.
-    advanced = [k for k, what in enumerate(order) if what in "ia"]
-    together = advanced == list(range(advanced[0], advanced[-1] + 1))
-    front = len([what for what in order[: advanced[0]] if what in "sn"]) if together else 0
+    advanced = [k for k, entry in enumerate(entries) if _is_array(entry) or _is_int(entry)]
+    front = advanced[0] if advanced == list(range(advanced[0], advanced[-1] + 1)) else 0
     kept = [k for k in range(x.ndim) if k not in arrays]
     shape = tuple(x.shape[k] for k in kept[:front]) + common + tuple(x.shape[k] for k in kept[front:])
     tail = (1,) * (len(kept) - front)
@@ -145,7 +142,7 @@ def _read(xp: Any, x: Any, arrays: dict[int, Any], order: list[str]) -> Any:
         else:
             place = kept.index(k)
             plan.append(place if place < front else place + len(common))
-    return xp.gather_(x, *operands, shape, tuple(plan))
+    return xp.gather_(x, *operands, shape, counted_as_axes(operands, shape, x.shape, tuple(plan)))
 
 
 def _need_integers(name: str, index: Any) -> None:
@@ -195,11 +192,15 @@ def _along_reference(np: Any, x: Any, i: Any, axis: int = -1) -> Any:
 
 @composite(reference=_along_reference, samples=_along_samples, dtypes=ALL)
 def take_along_axis(xp: Any, x: Any, indices: Any, /, *, axis: Any = -1) -> Any:
-    """For each line along an axis, the elements at the positions that *indices* holds for that line; other axes broadcast."""
+    """For each line along an axis, the elements at the positions that *indices* holds for that line.
+
+    Other axes broadcast.
+    """
     _need_integers("take", indices)
     if x.ndim != indices.ndim:
         raise ShapeError(
-            f"cannot take along axis {axis} of {x.ndim} axes with indices of {indices.ndim}: they must have as many axes"
+            f"cannot take along axis {axis} of {x.ndim} axes with indices of {indices.ndim}: they must have as many "
+            "axes"
         )
     k = shapes.axis("take", axis, x.ndim)
     others = [tuple(1 if d == k else n for d, n in enumerate(a.shape)) for a in (x, indices)]
@@ -224,7 +225,10 @@ def take_along_axis(xp: Any, x: Any, indices: Any, /, *, axis: Any = -1) -> Any:
     differentiable=False,
 )
 def one_hot(xp: Any, labels: Any, num_classes: Any, /, *, dtype: Any = None, axis: Any = -1) -> Any:
-    """1 at each label along a new axis, 0 elsewhere, in float32 unless a dtype is given. Labels outside are reported by the device."""
+    """1 at each label along a new axis, 0 elsewhere, in float32 unless a dtype is given.
+
+    Labels outside are reported by the device.
+    """
     _need_integers("one-hot", labels)
     n = operator.index(num_classes)
     if n < 1:
@@ -236,7 +240,10 @@ def one_hot(xp: Any, labels: Any, num_classes: Any, /, *, dtype: Any = None, axi
 
 
 def checked_label(xp: Any, labels: Any, count: int) -> Any:
-    """Return labels as int64, reported by the device where they are not in [0, count): negative ones do not count from the end."""
+    """Return labels as int64, reported by the device where they are not in [0, count).
+
+    Negative ones do not count from the end.
+    """
     wide = cast(xp, labels, dtypes.int64)
     if labels.dtype not in dtypes.UNSIGNED:
         wide = xp.where(

@@ -27,14 +27,16 @@ def _check_parts(parts: Any, axis: int) -> None:
     for x in parts[1:]:
         if x.ndim != len(first) or [n for k, n in enumerate(x.shape) if k != axis and n != first[k]]:
             raise ShapeError(
-                f"cannot concatenate shapes {list(first)} and {list(x.shape)} along axis {axis}: all other axes must have equal sizes"
+                f"cannot concatenate shapes {list(first)} and {list(x.shape)} along axis {axis}: all other axes must "
+                "have equal sizes"
             )
 
 
 @composite(
     reference=lambda np, arrays, axis=0: np.concatenate(arrays, axis=axis),
     samples=_several(
-        (((2, 3), (1, 3)), {}), (((2, 3), (2, 1), (2, 2)), {"axis": -1}), (((2, 3), (4,)), {"axis": None}), (((3,),) * 19, {}),
+        (((2, 3), (1, 3)), {}), (((2, 3), (2, 1), (2, 2)), {"axis": -1}), (((2, 3), (4,)), {"axis": None}),
+        (((3,),) * 19, {}),
         (((2, 0), (2, 3)), {"axis": 1}), (((0,), (0,)), {}), (((0, 2), (0, 3)), {"axis": 1}), (((2, 2),), {}),
     ),
     dtypes=ALL,
@@ -118,7 +120,8 @@ def _widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:
         rank = -1
     if len(pairs) != rank or [p for p in pairs if p[0] < 0 or p[1] < 0]:
         raise ShapeError(
-            f"cannot pad by {pad_width!r}: give an int, a pair (before, after), or one pair for each axis, none negative"
+            f"cannot pad by {pad_width!r}: give an int, a pair (before, after), or one pair for each axis, none "
+            "negative"
         )
     return pairs
 

@@ -38,7 +38,8 @@ def _class_axis(name: str, scores: Any, labels: Any) -> int:
     wanted = scores.shape[:k] + scores.shape[k + 1 :]
     if labels.shape != wanted:
         raise ShapeError(
-            f"cannot take {name} of scores {list(scores.shape)} with labels {list(labels.shape)}: classes lie along axis {k}, "
+            f"cannot take {name} of scores {list(scores.shape)} with labels {list(labels.shape)}: classes lie along "
+            f"axis {k}, "
             f"so labels must have shape {list(wanted)}"
         )
     return k
@@ -56,7 +57,8 @@ def _kept(xp: Any, labels: Any, ignore_index: Any) -> tuple[Any, Any]:
 def _pick(xp: Any, values: Any, labels: Any, k: int) -> Any:
     """Return the value at each label, keeping axis k as size 1. Labels outside are reported by the device.
 
-    A sum over a selection, not a gather: it fuses with the other reductions, and its gradient is a selection instead of a scatter.
+    A sum over a selection, not a gather: it fuses with the other reductions, and its gradient is a selection instead of
+    a scatter.
     """
     n = values.shape[k]
     wide_labels = xp.expand_dims(checked_label(xp, labels, n), k)
@@ -121,14 +123,16 @@ def cross_entropy(
 ) -> Any:
     """log(sum(exp(logits))) less the logit of the label, over the axis of classes: axis 1, or the only one.
 
-    Integer labels are positions; float labels of the logits' shape are probabilities. The mean counts labels other than *ignore_index*.
+    Integer labels are positions; float labels of the logits' shape are probabilities. The mean counts labels other than
+    *ignore_index*.
     """
     _check_reduction(reduction)
     x = floating(xp, "cross_entropy", logits)
     soft = dtypes.KINDS[labels.dtype] == "float"
     if soft and labels.shape != x.shape:
         raise ShapeError(
-            f"cannot take cross_entropy of logits {list(x.shape)} with probabilities {list(labels.shape)}: shapes must be equal"
+            f"cannot take cross_entropy of logits {list(x.shape)} with probabilities {list(labels.shape)}: shapes "
+            "must be equal"
         )
     if dtypes.KINDS[labels.dtype] == "bool":
         raise DTypeError(
@@ -179,7 +183,8 @@ def _both(xp: Any, name: str, x: Any, y: Any) -> tuple[Any, Any, Any]:
     x, y = floating(xp, name, x), floating(xp, name, y)
     if x.shape != y.shape:
         raise ShapeError(
-            f"cannot take {name} of shapes {list(x.shape)} and {list(y.shape)}: they must be equal, as a loss does not broadcast"
+            f"cannot take {name} of shapes {list(x.shape)} and {list(y.shape)}: they must be equal, as a loss does "
+            "not broadcast"
         )
     return wide(xp, x), wide(xp, y), dtypes.promote(x.dtype, y.dtype)
 
@@ -259,7 +264,10 @@ def _kl_samples(draw: Any) -> Any:
 
 @composite(reference=_kl_reference, samples=_kl_samples, tolerance=2.0)
 def kl_div(xp: Any, log_probabilities: Any, target: Any, /, reduction: Any = "mean", log_target: Any = False) -> Any:
-    """target * (log(target) - log_probabilities), 0 where target is 0; "batchmean" divides the sum by the first axis."""
+    """target * (log(target) - log_probabilities), 0 where target is 0.
+
+    "batchmean" divides the sum by the first axis.
+    """
     _check_reduction(reduction, (*REDUCTIONS, "batchmean"))
     x, y, dtype = _both(xp, "kl_div", log_probabilities, target)
     if log_target:

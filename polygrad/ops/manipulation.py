@@ -1,9 +1,11 @@
 """Functions that show the same elements under another shape, order or repetition.
 
-Here: reshape, the transposes, broadcasting, flip, roll, tile, repeat, split, triangles; each is a few movement ops and so a view.
+Here: reshape, the transposes, broadcasting, flip, roll, tile, repeat, split, triangles; each is a few movement ops and
+so a view.
 Not here: joining arrays (`joining.py`), reading at positions (`indexing.py`).
 """
 
+import itertools
 import operator
 from typing import Any
 
@@ -37,7 +39,10 @@ def with_calls(*calls: Any) -> Any:
     dtypes=ALL,
 )
 def reshape(xp: Any, x: Any, /, shape: Any, *, copy: Any = None) -> Any:
-    """The same elements in C order under another shape; one size may be -1. *copy* asks for memory of its own (True) or refuses it (False)."""
+    """The same elements in C order under another shape; one size may be -1.
+
+    *copy* asks for memory of its own (True) or refuses it (False).
+    """
     new = shapes.reshape("reshape", x.shape, shape)
     return x if new == x.shape and not copy else xp.reshape_(x, new)
 
@@ -254,7 +259,10 @@ def tile(xp: Any, x: Any, repetitions: Any, /) -> Any:
     dtypes=ALL,
 )
 def repeat(xp: Any, x: Any, repeats: Any, /, *, axis: Any = None) -> Any:
-    """Each element repeated along an axis, or in the flattened array; *repeats* is an int, or Python ints, one for each element."""
+    """Each element repeated along an axis, or in the flattened array.
+
+    *repeats* is an int, or Python ints, one for each element.
+    """
     if axis is None:
         x, axis = xp.flatten(x), 0
     k = shapes.axis("repeat", axis, x.ndim)
@@ -270,7 +278,8 @@ def repeat(xp: Any, x: Any, repeats: Any, /, *, axis: Any = None) -> Any:
         repeats = counts[0] if counts else 1
     if hasattr(repeats, "shape"):
         raise DTypeError(
-            "cannot repeat by an array: the result's shape would depend on its values; give Python ints, as with .tolist()"
+            "cannot repeat by an array: the result's shape would depend on its values; give Python ints, as with "
+            ".tolist()"
         )
     (count,) = shapes.as_shape("repeat", repeats)
     shape = x.shape
@@ -306,10 +315,11 @@ def split(xp: Any, x: Any, /, indices_or_sections: Any, *, axis: Any = 0) -> Any
         count = operator.index(indices_or_sections)
         if count < 1 or n % count:
             raise ShapeError(
-                f"cannot split axis {k} of size {n} into {count} equal parts: give positions, or a count that divides it"
+                f"cannot split axis {k} of size {n} into {count} equal parts: give positions, or a count that "
+                "divides it"
             )
         edges = [i * (n // count) for i in range(count + 1)]
-    return tuple([part(xp, x, k, a, max(b - a, 0)) for a, b in zip(edges, edges[1:], strict=False)])
+    return tuple([part(xp, x, k, a, max(b - a, 0)) for a, b in itertools.pairwise(edges)])
 
 
 def _triangle(xp: Any, name: str, x: Any, k: Any) -> tuple[Any, Any]:

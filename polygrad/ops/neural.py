@@ -99,7 +99,10 @@ def _norm_samples(*operands: int) -> Any:
     reference=_layer_norm_reference, samples=_norm_samples(0, 1), tolerance=20.0
 )  # a row of small variance magnifies rounding
 def layer_norm(xp: Any, x: Any, /, weight: Any = None, bias: Any = None, eps: Any = 1e-5, axes: Any = -1) -> Any:
-    """x less its mean over axes, over its standard deviation; then times weight and plus bias. The result has x's dtype."""
+    """x less its mean over axes, over its standard deviation; then times weight and plus bias.
+
+    The result has x's dtype.
+    """
     x, over = _prepared(xp, "layer_norm", x, axes)
     return _scaled(xp, _standardise(xp, wide(xp, x), over, eps), weight, bias, x.dtype)
 
@@ -177,7 +180,10 @@ def _batch_norm_samples(draw: Any) -> Any:
 def batch_norm(
     xp: Any, x: Any, mean: Any, variance: Any, /, weight: Any = None, bias: Any = None, eps: Any = 1e-5
 ) -> Any:
-    """x of shape [N, C, ...] less a mean, over the root of a variance; then times weight and plus bias: one value each for a channel."""
+    """x of shape [N, C, ...] less a mean, over the root of a variance; one value for each channel.
+
+    Then times weight and plus bias. The result has x's dtype.
+    """
     x, _ = _prepared(xp, "batch_norm", x, ())
     centre, scale, weight, bias = (_channels(xp, v, x.ndim) for v in (mean, variance, weight, bias))
     return _scaled(xp, (wide(xp, x) - centre) * xp.rsqrt(scale + eps), weight, bias, x.dtype)

@@ -27,24 +27,31 @@ def _numeric(xp: Any, words: str, x1: Any, x2: Any) -> tuple[Any, Any]:
 
 def _matmul_samples(draw: Any) -> Any:
     pairs = (
-        ((3, 4), (4, 2)), ((4,), (4,)), ((4,), (4, 2)), ((3, 4), (4,)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 1)), ((5, 1, 3, 4), (2, 4, 3)),
-        ((2, 3, 4), (4,)), ((4,), (2, 4, 3)), ((0, 4), (4, 2)), ((3, 0), (0, 2)), ((0,), (0,)), ((2, 3, 0), (0, 4)), ((1, 1), (1, 1)),
+        ((3, 4), (4, 2)), ((4,), (4,)), ((4,), (4, 2)), ((3, 4), (4,)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 1)),
+        ((5, 1, 3, 4), (2, 4, 3)),
+        ((2, 3, 4), (4,)), ((4,), (2, 4, 3)), ((0, 4), (4, 2)), ((3, 0), (0, 2)), ((0,), (0,)), ((2, 3, 0), (0, 4)),
+        ((1, 1), (1, 1)),
     )  # fmt: skip
     return [((draw.array(a, -2, 2), draw.array(b, -2, 2)), {}) for a, b in pairs]
 
 
 @composite(reference=lambda np, a, b: np.matmul(a, b), samples=_matmul_samples, dtypes=NUMERIC)
 def matmul(xp: Any, x1: Any, x2: Any, /) -> Any:
-    """The matrix product over the last two axes; other axes broadcast, a 1-D operand is a row on the left and a column on the right."""
+    """The matrix product over the last two axes.
+
+    Other axes broadcast; a 1-D operand is a row on the left and a column on the right.
+    """
     if not (hasattr(x1, "shape") and hasattr(x2, "shape")) or x1.ndim == 0 or x2.ndim == 0:
         raise ShapeError(
-            "cannot multiply matrices when one is a scalar: matmul needs at least one axis on both sides; use * for scaling"
+            "cannot multiply matrices when one is a scalar: matmul needs at least one axis on both sides; use * for "
+            "scaling"
         )
     a, b = _numeric(xp, "multiply matrices of", x1, x2)
     inner_b = b.shape[0] if b.ndim == 1 else b.shape[-2]
     if a.shape[-1] != inner_b:
         raise ShapeError(
-            f"cannot multiply matrices {list(x1.shape)} and {list(x2.shape)}: the last axis of the first has {a.shape[-1]} elements, "
+            f"cannot multiply matrices {list(x1.shape)} and {list(x2.shape)}: the last axis of the first has "
+            f"{a.shape[-1]} elements, "
             f"the {'only' if b.ndim == 1 else 'last but one'} of the second {inner_b}; they must be equal"
         )
     a = xp.reshape_(a, (1, *a.shape)) if a.ndim == 1 else a
@@ -129,7 +136,8 @@ def _contracted(words: str, axes: Any, a: Any, b: Any) -> tuple[list[int], list[
 
 def _tensordot_samples(draw: Any) -> Any:
     cases = (
-        ((2, 3, 4), (3, 4, 5), 2), ((2, 3), (4,), 0), ((2, 3, 4), (4, 3), ((1, 2), (1, 0))), ((3, 4), (4, 2), 1), ((2, 3), (2, 3), 2),
+        ((2, 3, 4), (3, 4, 5), 2), ((2, 3), (4,), 0), ((2, 3, 4), (4, 3), ((1, 2), (1, 0))), ((3, 4), (4, 2), 1),
+        ((2, 3), (2, 3), 2),
         ((2, 3, 4), (5, 3), ((-2,), (-1,))), ((2, 0), (0, 3), 1),
     )  # fmt: skip
     return [((draw.array(a, -2, 2), draw.array(b, -2, 2)), {"axes": axes}) for a, b, axes in cases]

@@ -1,9 +1,10 @@
 """Random numbers as functions of a key and a counter: the same bits on every device.
 
-Here: random_bits and the distributions made of them. A key and a counter are host scalars of dtype uint64; `words_for` says by how many
-words a draw of some size moves on. Not here: seeds, the global counter, shuffling.
+Here: random_bits and the distributions made of them. A key and a counter are host scalars of dtype uint64; `words_for`
+says by how many words a draw of some size moves on. Not here: seeds, the global counter, shuffling.
 
-A 64-bit word is made of word i of the first half of a draw (high) and word i of the second half (low), so that both are read in order.
+A 64-bit word is made of word i of the first half of a draw (high) and word i of the second half (low), so that both are
+read in order.
 """
 
 from typing import Any
@@ -21,8 +22,8 @@ _BITS = {dtypes.float16: 11, dtypes.bfloat16: 8, dtypes.float32: 24, dtypes.floa
 def words_for(name: str, count: int, dtype: dtypes.DType) -> int:
     """Return how many 32-bit words a draw of *count* numbers takes.
 
-    >>> words_for("uniform", 3, dtypes.float32), words_for("normal", 3, dtypes.float32), words_for("randint", 3, dtypes.int8)
-    (3, 4, 6)
+    >>> [words_for(name, 3, dtypes.float32) for name in ("uniform", "normal", "randint")]
+    [3, 4, 6]
     """
     double = name == "randint" or (name != "random_bits" and dtype is dtypes.float64)
     pairs = count + count % 2 if name == "normal" else count
@@ -77,7 +78,10 @@ def _is_unit(low: Any, high: Any) -> bool:
 
 @composite(reference=None, differentiable=False)
 def uniform(xp: Any, shape: Any, key: Any, counter: Any, *, dtype: Any = None, low: Any = 0.0, high: Any = 1.0) -> Any:
-    """Uniform numbers in [low, high), multiples of 2**-53 of the range (float64), 2**-24 (float32), 2**-11 (float16) or 2**-8 (bfloat16)."""
+    """Uniform numbers in [low, high).
+
+    They are multiples of a part of the range: 2**-53 (float64), 2**-24 (float32), 2**-11 (float16) or 2**-8 (bfloat16).
+    """
     wanted, shape = _float_dtype("uniform", dtype), shapes.as_shape("draw", shape)
     value = xp.reshape(_fraction(xp, key, counter, shapes.size(shape), wanted), shape)
     if not _is_unit(low, high):
@@ -99,7 +103,8 @@ def normal(xp: Any, shape: Any, key: Any, counter: Any, *, dtype: Any = None, me
     half = (n + 1) // 2
     work = _working(wanted)
     words = _doubles(xp, key, counter, 2 * half) if work is dtypes.float64 else _words(xp, key, counter, 2 * half)
-    # Element i of the result is the cosine (first half) or the sine (second half) of pair i mod half: a view, not a joining.
+    # Element i of the result is the cosine (first half) or the sine (second half) of pair i mod half: a view, not a
+    # joining.
     radius, turn = (xp.broadcast_to(_slice(xp, words, start, half), (2, half)) for start in (0, half))
     value = _radius(xp, radius, work) * _turned(xp, turn, work)
     flat = xp.reshape(value, (2 * half,))
@@ -121,7 +126,10 @@ def _radius(xp: Any, words: Any, work: dtypes.DType) -> Any:
 
 
 def _turned(xp: Any, words: Any, work: dtypes.DType) -> Any:
-    """Return the cosine, in row 0, and the sine, in row 1, of an angle: the top two bits are the quarter, the next the place in it."""
+    """Return the cosine, in row 0, and the sine, in row 1, of an angle whose top two bits are its quarter.
+
+    The bits after them are the place in the quarter.
+    """
     signed, width, bits = (dtypes.int32, 32, 24) if work is dtypes.float32 else (dtypes.int64, 64, 53)
     quarter = xp.bitcast(xp.bitwise_right_shift(words, width - 2), signed)
     place = xp.bitwise_right_shift(xp.bitcast(xp.bitwise_left_shift(words, 2), signed), width - bits)
@@ -146,7 +154,10 @@ def randint(xp: Any, shape: Any, key: Any, counter: Any, low: Any, high: Any, *,
 
 
 def _high_product(xp: Any, words: Any, factor: int) -> Any:
-    """Return words * factor / 2**64, rounded down: the upper half of a product of 64-bit numbers, from products of 32-bit ones."""
+    """Return words * factor / 2**64, rounded down.
+
+    This is the upper half of a product of 64-bit numbers, made from products of 32-bit ones.
+    """
     high, low = xp.bitwise_right_shift(words, 32), xp.bitwise_and(words, 0xFFFFFFFF)
     top, bottom = factor >> 32, factor & 0xFFFFFFFF
     whole = xp.constant(bottom, dtypes.uint64)

@@ -26,9 +26,59 @@ def _gather_reference(x: Any, *rest: Any) -> Any:
     return x[tuple(grid[k] if k >= 0 else numpy.broadcast_to(indices[-1 - k], shape) for k in plan)]
 
 
+def counted_as_axes(indices: Any, shape: shapes.Shape, source: shapes.Shape, plan: Any) -> Any:
+    """Return a gather's plan with index operands that merely count (``arange(n)`` over a whole axis) replaced by axes of the result.
+
+    ``x[arange(n), labels]`` then reads row i at labels[i], which fuses, and its gradient needs no scatter.
+    """
+    out = list(plan)
+    for k, where in enumerate(plan):
+        if where < 0:
+            axis = _counting_axis(indices[-1 - where], len(shape), source[k])
+            if axis is not None and axis not in out:
+                out[k] = axis
+    return tuple(out)
+
+
+def _counting_axis(index: Any, rank: int, n: int) -> int | None:
+    """Return the axis of the result along which an index operand counts 0 .. n - 1; None if it is anything else."""
+    wide = [k for k, size in enumerate(index.shape) if size != 1]
+    base = index
+    while base.storage is None and base.spec.op.kind in ("reshape", "alias", "cast") and base.spec.op.kind != "iota":
+        base = base.parents[0]
+    if len(wide) != 1 or base.storage is not None or base.spec.op.kind != "iota" or base.aval.shape != (n,):
+        return None
+    return rank - index.ndim + wide[0] if index.shape[wide[0]] == n else None
+
+
 def _gather_back(xp: Any, g: Any, _out: Any, x: Any, *rest: Any) -> Any:
-    *indices, _shape, plan = rest
+    *indices, shape, plan = rest
+    indexed = [k for k, where in enumerate(plan) if where < 0]
+    others = [n for d, n in enumerate(shape) if d not in plan]
+    if len(indexed) == 1 and all(n == 1 for n in others) and len(set(plan)) == len(plan):
+        return _one_position(xp, g, indices[-1 - plan[indexed[0]]], x.shape, shape, plan, indexed[0])
     return xp.scatter_add_(g, *indices, x.shape, plan)
+
+
+def _one_position(xp: Any, g: Any, index: Any, target: Any, shape: Any, plan: Any, axis: int) -> Any:
+    """Return g where the target's position along *axis* is the index, else 0: nothing collides, so no scatter is needed.
+
+    The forward gather has checked the index. This is the gradient of cross-entropy's pick, and it fuses with what is around it.
+    """
+    order = tuple(where for where in plan if where >= 0)
+    rest = tuple(d for d in range(len(shape)) if d not in order)
+
+    def lay(value: Any) -> Any:
+        full = xp.reshape_(value, (*(1,) * (len(shape) - value.ndim), *value.shape))
+        moved = xp.permute_(full, (*order, *rest))
+        kept = moved.shape[: len(order)]
+        return xp.reshape_(moved, (*kept[:axis], 1, *kept[axis:]))
+
+    at = lay(xp.astype(index, dtypes.int64))
+    n = target[axis]
+    at = xp.where(at < 0, at + n, at)
+    count = xp.reshape_(xp.iota(n, dtypes.int64), (n, *(1,) * (len(target) - 1 - axis)))
+    return xp.where(xp.equal(count, at), lay(g), xp.constant(0, g.dtype))
 
 
 def _gather_forward(xp: Any, t: Any, _out: Any, _x: Any, *rest: Any) -> Any:

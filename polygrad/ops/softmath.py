@@ -1,7 +1,7 @@
 """Logarithm, root and cosine made only of integer ops, additions, multiplications and selections.
 
-Here: functions whose results have the same bits on every device, because each step is exact or rounded once by IEEE 754. Random numbers need
-them. Not here: `log`, `sqrt`, `cos` for users, which are the device's own.
+Here: functions whose results have the same bits on every device, because each step is exact or rounded once by IEEE
+754. Random numbers need them. Not here: `log`, `sqrt`, `cos` for users, which are the device's own.
 
 The polynomials interpolate at Chebyshev nodes; coefficients stand from the lowest power up.
 """
@@ -15,7 +15,8 @@ LN2 = 0.6931471805599453
 # (log(1 + f) - f) / f**2 on [sqrt(1/2) - 1, sqrt(2) - 1], errors 3e-8 and 6e-17
 _LOG = {
     dtypes.float32: (
-        -0.4999999765, 0.3333333003, -0.2500078124, 0.2000123446, -0.1662664563, 0.1420485595, -0.1312755565, 0.1272267279, -0.07673641502,
+        -0.4999999765, 0.3333333003, -0.2500078124, 0.2000123446, -0.1662664563, 0.1420485595, -0.1312755565,
+        0.1272267279, -0.07673641502,
     ),
     dtypes.float64: (
         -0.5, 0.3333333333333326, -0.24999999999992915, 0.20000000000032049, -0.16666666668629756, 0.14285714282687989,
@@ -35,13 +36,15 @@ _SIN = {
 _COS = {
     dtypes.float32: (1.0, -1.233700541, 0.2536692037, -0.0208600695, 0.0009036280664),
     dtypes.float64: (
-        1.0, -1.2337005501361698, 0.25366950790104671, -0.020863480763311209, 0.00091926027418315572, -2.5202036770460258e-5,
+        1.0, -1.2337005501361698, 0.25366950790104671, -0.020863480763311209, 0.00091926027418315572,
+        -2.5202036770460258e-5,
         4.710609726757823e-7, -6.3212568696285884e-9,
     ),
 }  # fmt: skip
 
-# For each float dtype: the integer of its bits, the mantissa's width, the bits of about sqrt(1/2), those of 1, the exponent's bias,
-# the constant of the first guess at 1 / sqrt (Lomont, "Fast inverse square root", 2003) and how many steps make it exact to rounding.
+# For each float dtype: the integer of its bits, the mantissa's width, the bits of about sqrt(1/2), those of 1, the
+# exponent's bias, the constant of the first guess at 1 / sqrt (Lomont, "Fast inverse square root", 2003) and how many
+# steps make it exact to rounding.
 _LAYOUT = {
     dtypes.float32: (dtypes.int32, 23, 0x3F3504F3, 0x3F800000, 127, 0x5F3759DF, 3),
     dtypes.float64: (dtypes.int64, 52, 0x3FE6A09E00000000, 0x3FF0000000000000, 1023, 0x5FE6EB50C7B537A9, 4),
@@ -66,7 +69,10 @@ def log(xp: Any, x: Any) -> Any:
 
 
 def sqrt(xp: Any, x: Any) -> Any:
-    """Return the square root of x >= 0, to 3e-7 (float32) or 1e-15 (float64) of its value, by Newton's method for 1 / sqrt(x)."""
+    """Return the square root of x >= 0, to 3e-7 (float32) or 1e-15 (float64) of its value.
+
+    It is found by Newton's method for 1 / sqrt(x).
+    """
     integer, _, _, _, _, guess, steps = _LAYOUT[x.dtype]
     y = xp.bitcast(xp.constant(guess, integer) - xp.bitwise_right_shift(xp.bitcast(x, integer), 1), x.dtype)
     half = x * 0.5

@@ -1,7 +1,8 @@
 """Reductions that users call.
 
-Here: sum, prod, max, min, mean, var, std, any, all, argmax, argmin, count_nonzero, logsumexp, over the primitives of `reduction.py`.
-An empty axis is settled when the reduction is recorded: it gives the identity, or ShapeError where there is none.
+Here: sum, prod, max, min, mean, var, std, any, all, argmax, argmin, count_nonzero, logsumexp.
+They stand on the primitives of `reduction.py`. An empty axis is settled when the reduction is recorded: it gives the
+identity, or ShapeError where there is none.
 Not here: running reductions, sorting.
 """
 
@@ -99,7 +100,10 @@ def over_axes(low: float = -2, high: float = 2, *, single: bool = False, empty: 
     dtypes=ALL,
 )
 def sum(xp: Any, x: Any, /, axis: Any = None, *, dtype: Any = None, keepdims: Any = False) -> Any:
-    """The sum over axes. Integers add up in 64 bits, bools in int64, 16-bit floats in float32 before they are rounded once."""
+    """The sum over axes.
+
+    Integers add up in 64 bits, bools in int64, 16-bit floats in float32 before they are rounded once.
+    """
     return _accumulate(xp, x, axis, dtype, keepdims, "sum_", 0)
 
 
@@ -220,7 +224,10 @@ def _spread_samples(draw: Any) -> Any:
     samples=_spread_samples,
 )
 def var(xp: Any, x: Any, /, axis: Any = None, *, correction: Any = 0.0, keepdims: Any = False) -> Any:
-    """The variance over axes: squared distances from the mean, over their count less *correction*; NaN where that is not positive."""
+    """The variance over axes: the sum of squared distances from the mean, over their count less *correction*.
+
+    It is NaN or infinite where that is not positive.
+    """
     x = floating(xp, "var", x)
     axes = shapes.axes("take the variance", axis, x.ndim)
     if _is_empty(x, axes):

@@ -6,9 +6,9 @@ Here: copies, always because somebody asked. Not here: NumPy arrays and DLPack, 
 from polygrad import shapes
 from polygrad.driver.types import Ref
 from polygrad.errors import DTypeError
-from polygrad.graph.functions import F
-from polygrad.graph.node import RECORDING, Node
+from polygrad.graph.node import RECORDING, Node, apply
 from polygrad.ops.creation import buffer as buffer_op
+from polygrad.ops.elementwise import astype
 from polygrad.runtime.devices import State, state
 from polygrad.runtime.memory import Buffer, Storage
 from polygrad.runtime.realize import realize
@@ -66,7 +66,7 @@ def contiguous(node: Node) -> Node:
         return node
     before, RECORDING.enabled = RECORDING.enabled, False
     try:
-        copy = F.astype(node, node.dtype)
+        copy = apply(astype, (node,), (node.dtype,))  # a cast to its own dtype is a copy
     finally:
         RECORDING.enabled = before
     realize([copy])

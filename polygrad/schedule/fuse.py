@@ -222,7 +222,10 @@ class Fusion:
         return node.spec.op.kind == "reduce" or loads > 1 or ops > CHEAP_OPS
 
     def reaches(self, sources: Iterable[Node], target: Node) -> bool:
-        """Whether *target* is an operand, however far, of one of *sources* that are yet to be computed."""
+        """Whether *target* is one of *sources* that are yet to be computed, or an operand of one, however far."""
+        sources = list(sources)
+        if target in sources:
+            return True
         stack = [n for n in sources if n.number > target.number and n.storage is None]
         seen: set[Node] = set()
         while stack:
@@ -235,7 +238,7 @@ class Fusion:
                     return True
                 if p.number > target.number and p.storage is None and p not in seen:
                     stack.append(p)
-        return target in seen
+        return False
 
     # ---- company --------------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,10 @@ class Draw:
         self.kind = dtypes.KINDS[dtype]
 
     def array(self, shape: tuple[int, ...], low: float, high: float) -> Any:
-        """Return an array of the dtype in [low, high]: floats uniform, ints uniform (from 0 if unsigned), bools fair."""
+        """Return an array of the dtype in [low, high].
+
+        Floats and ints are uniform (unsigned ones from 0), bools fair.
+        """
         if self.kind == "bool":
             return np.asarray(self.rng.integers(0, 2, shape), bool)
         if self.kind == "int":

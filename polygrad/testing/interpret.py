@@ -1,6 +1,7 @@
 """The meaning of a graph, by NumPy alone.
 
-Here: `leaf`, which makes a node of an array, and `evaluate`, which computes a node from the references of the table's ops.
+Here: `leaf`, which makes a node of an array, and `evaluate`, which computes a node from the references of the table's
+ops.
 Not here: kernels, devices, speed. It is what scheduled results are compared with.
 """
 
@@ -28,7 +29,10 @@ def leaf(array: Any) -> Node:
 
 
 def evaluate(*nodes: Node) -> Any:
-    """Return the value of a node as an array; of several, a tuple of arrays. 16-bit floats are computed in float32, op by op."""
+    """Return the value of a node as an array; of several, a tuple of arrays.
+
+    16-bit floats are computed in float32, op by op.
+    """
     known: dict[int, Any] = {}
     with np.errstate(all="ignore"):
         for node in _order(nodes):
@@ -55,7 +59,7 @@ def _value(node: Node, operands: list[Any]) -> Any:
     op = node.op
     if op.kind == "scalar":
         return np.asarray(node.value, node.dtype)
-    attrs = node.spec.attrs or ()
+    attrs: tuple[Any, ...] = node.spec.attrs or ()
     if op.kind == "random":
         value = philox(int(operands[0]), int(operands[1]), attrs[0])
     elif op.kind == "check":
@@ -115,4 +119,4 @@ def philox(key: int, counter: int, n: int) -> Any:
             p & _LOW,
         )
         low, high = (low + _WEYL[0]) & 0xFFFFFFFF, (high + _WEYL[1]) & 0xFFFFFFFF
-    return np.stack([a, b, c, d], axis=-1).astype(np.uint32).reshape(-1)[:n]
+    return np.stack([a, b, c, d], axis=-1).astype(np.uint32).ravel()[:n]

@@ -232,6 +232,8 @@ class Facts:
         if splits and not partial:
             return Variant("rows", stores, width, vectors, min(256, most), 1, 0, exact=False, splits=True)
         slots = min(max(1, FLAT_THREADS // lanes), above(self.rows), max(1, most // lanes))
+        if partial and not chunks:
+            slots = 1  # its sums are kept in memory, by one work-item each
         exact = chunks > 0 and self.points == lanes * width * chunks
         return Variant("rows", stores, width, vectors, lanes, slots, chunks, exact)
 

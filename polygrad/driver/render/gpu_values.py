@@ -62,6 +62,8 @@ def all_of(*conditions: str) -> str:
 
 def varying(kernel: Kernel, axis: int, width: int) -> tuple[bool, ...]:
     """Return for each instruction whether its value differs between the elements of a vector along *axis*."""
+    if width == 1:
+        return (False,) * len(kernel.body)
     out: list[bool] = []
     for instr in kernel.body:
         varies = any(out[a] for a in instr.args)
@@ -72,7 +74,7 @@ def varying(kernel: Kernel, axis: int, width: int) -> tuple[bool, ...]:
             varies = instr.attr == axis
         elif instr.op == "reduce" and axis >= kernel.parallel:
             varies = False
-        out.append(varies and width > 1)
+        out.append(varies)
     return tuple(out)
 
 
@@ -235,7 +237,7 @@ class Values:
         """
         dtype = self.kernel.views[v].dtype
         lines = []
-        if self.kernel.views[v].strides[self.axis] == 0 or self.width == 1:
+        if self.width == 1 or self.kernel.views[v].strides[self.axis] == 0:
             lines.append(self.at.write(v, self.at.address(v, self._indices(point, 0)) + more, names[0]))
         elif self.vectors[v]:
             self.memory_vectors.add((dtype, self.width))

@@ -1,0 +1,417 @@
+"""The strategies for kernels with reduced axes: rows, columns, and either with the reduced axes split over groups.
+
+Here: the body of one function: indices, passes over the reduced axes, combinations, stores.
+Not here: which pass does what (`gpu_schedule.py`), how lanes combine (`gpu_tree.py`), the decisions (`gpu_choice.py`).
+
+A group's work-items are `lanes` along the reduced axes times `slots` along the parallel ones. In the rows strategy vectors lie along
+the innermost reduced axis and every slot is one row; in the columns strategy they lie along the innermost parallel axis and a
+slot is a vector of rows. Beside ordinary stores a function may sum values over consecutive rows (partial stores): then a group walks
+through the rows of one part and keeps the sums in registers, or in memory if there are too many.
+
+With `split` a function is one of several that run after each other: function number s first combines what the groups of all functions
+before it left in scratch memory, then walks over its span of the reduced axes; the last one stores what is left.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polygrad.driver.ir import Store, placements
+from polygrad.driver.render.addressing import Addressing
+from polygrad.driver.render.expressions import Expressions
+from polygrad.driver.render.gpu_choice import REGISTERS, Variant
+from polygrad.driver.render.gpu_schedule import Pass, passes
+from polygrad.driver.render.gpu_tree import Partial, Tree, pairwise
+from polygrad.driver.render.gpu_values import Lines, Names, Point, Values, all_of, decompose
+
+UNROLL = 4  # iterations of a loop of unknown length that are taken together
+SCRATCH_BYTES = 8  # of a partial result in scratch memory, whatever its dtype
+
+
+@dataclass
+class Written:
+    """A finished body."""
+
+    out: Lines
+    values: Values
+    shared: list[str]
+    has_work: bool  # along the reduced axes
+
+
+class Reduction:
+    """Writes one function of the rows or columns strategy."""
+
+    def __init__(self, at: Addressing, write: Expressions, variant: Variant) -> None:
+        self.at = at
+        self.write = write
+        self.dialect = at.dialect
+        self.kernel = at.kernel
+        self.variant = variant
+        self.places = placements(self.kernel)
+        self.out = Lines()
+        self.rows = variant.strategy == "rows"
+        axis = self.kernel.rank - 1 if self.rows else self.kernel.parallel - 1
+        self.width = variant.width
+        self.values = Values(at, write, self.out, axis, self.width, variant.vectors)
+        self.along = self.width if self.rows else 1  # reduced points of a vector
+        self.tree = Tree(at, self.out, variant.lanes, variant.slots, lanes_first=self.rows)
+        self.stores = [self.kernel.stores[k] for k in variant.stores]
+        self.partials = [s for s in self.stores if self.kernel.views[s.view].partial]
+        elements = variant.chunks * (self.width if self.rows else 1)
+        budget = REGISTERS if self.rows else REGISTERS // self.width
+        self.passes = passes(self.kernel, self.stores, elements, budget)
+        self.index = at.index_type
+        self.live = ""
+        self.arrays: list[str] = []
+
+    # ---- whole functions ------------------------------------------------------------------------------
+
+    def whole(self) -> Written:
+        """Write the function that does everything."""
+        self._ids()
+        if self.partials:
+            self._parts()
+        else:
+            group = f"({self.index}){self.dialect.group_id[0]}"
+            self._row(f"{group} * {self.variant.slots} + slot", guarded=self.variant.slots > 1)
+            self._passes(self.passes)
+            self._row_stores()
+        return self._written(has_work=True)
+
+    def split(self, number: int) -> Written:
+        """Write function *number* of those that share the work; there is one a level, the last of them stores ROW values."""
+        self._ids()
+        work, last = self.passes[number], number == len(self.passes) - 1
+        has_work = bool(work.reduces or work.targets)
+        group = f"({self.index}){self.dialect.group_id[0]}"
+        if has_work:
+            self.out.add(f"const {self.index} split = {group} % splits, begin = split * span;")
+            self.out.add(f"const {self.index} end = begin + span < points ? begin + span : points;")
+            group = f"{group} / splits"
+        self._row(f"({group}) * {self.variant.slots} + slot", guarded=self.variant.slots > 1)
+        self._gather_splits(number)
+        if has_work:
+            self._passes([work])
+            self._leave(work)
+        if last:
+            self._row_stores("split == 0" if has_work else "")
+        return self._written(has_work=has_work)
+
+    def _written(self, *, has_work: bool) -> Written:
+        return Written(self.out, self.values, self.tree.declarations(), has_work)
+
+    # ---- indices --------------------------------------------------------------------------------------
+
+    def _ids(self) -> None:
+        first, second = self.dialect.local_id[:2] if self.rows else (self.dialect.local_id[1], self.dialect.local_id[0])
+        kernel = self.kernel
+        self.out.add(f"const int lane = (int){first}, slot = (int){second};")
+        rows = " * ".join(f"n{k}" for k in range(kernel.parallel)) or "1"
+        points = " * ".join(f"n{k}" for k in range(kernel.parallel, kernel.rank))
+        self.out.add(f"const {self.index} rows = {rows}, points = {points};")
+
+    def _row(self, text: str, *, guarded: bool, limit: str = "rows") -> None:
+        """Declare the parallel indices of row (or first row of a vector) number *text*; the row of a dead slot is 0."""
+        scale = 1 if self.rows else self.width
+        text = f"({text}) * {scale}" if scale > 1 else text
+        if guarded and not (self.variant.exact and not self.rows):
+            self.out.add(f"const {self.index} wanted = {text};", f"const bool live = wanted < {limit};")
+            self.out.add(f"const {self.index} row = live ? wanted : 0;")
+            self.live = "live"
+        else:
+            self.out.add(f"const {self.index} row = {text};")
+            self.live = ""
+        names = [f"p{k}" for k in range(self.kernel.parallel)]
+        decompose(self.out, self.index, "row", names, [f"n{k}" for k in range(self.kernel.parallel)])
+        indices = [*names, *["0"] * self.kernel.reduced]
+        self.values.points = [Point(indices)]
+
+    def _reduced_point(self, flat: str, inside: str) -> Point:
+        """Declare the reduced indices of reduced point number *flat*."""
+        parallel = self.kernel.parallel
+        names = [f"r{k}" for k in range(parallel, self.kernel.rank)]
+        decompose(self.out, self.index, flat, names, [f"n{k}" for k in range(parallel, self.kernel.rank)])
+        return Point([*(f"p{k}" for k in range(parallel)), *names], inside)
+
+    # ---- passes ---------------------------------------------------------------------------------------
+
+    def _passes(self, todo: Sequence[Pass]) -> None:
+        for work in todo:
+            if not work.reduces and not work.targets:
+                continue
+            operands = [self.kernel.body[n].args[0] for n in work.reduces]
+            self._compute_rows([*operands, *work.targets])
+            accumulators = self._accumulators(work)
+            if self.variant.chunks:
+                self._unrolled(work, accumulators)
+            else:
+                self._looped(work, accumulators)
+            self._combine(work, accumulators)
+
+    def _compute_rows(self, targets: Sequence[int]) -> None:
+        """Compute, once a row, the ROW values that a pass needs."""
+        needed = [n for n in self.values.closure(targets) if not self.places[n].full]
+        self.values.compute(needed)
+
+    def _accumulators(self, work: Pass) -> dict[int, Names]:
+        """Declare a partial result for each reduction of a pass and each element of a vector."""
+        out = {}
+        for n in work.reduces:
+            instr = self.kernel.body[n]
+            count = self.width if self.rows else self.values.elements(n)
+            names = tuple(f"a{n}_{e}" for e in range(count))
+            start = self.write.identity(instr.attr, instr.dtype)
+            self.out.add(f"{self.dialect.register(instr.dtype)} {', '.join(f'{a} = {start}' for a in names)};")
+            out[n] = names
+        return out
+
+    def _unrolled(self, work: Pass, accumulators: dict[int, Names]) -> None:
+        for n in (*work.early, *work.keep):
+            self._array(n)
+        if work.early and self.variant.chunks > 1:
+            inner = self._open_chunk()
+            inner.compute(work.early)
+            for n in work.early:
+                self._save(inner, n)
+            self.out.close()
+            self._know(work.early)
+        inner = self._open_chunk()
+        self._visit(work, accumulators, inner)
+        for n in (*work.keep, *(work.early if self.variant.chunks == 1 else ())):
+            self._save(inner, n)
+        self.out.close()
+        self._know((*work.keep, *work.early))
+
+    def _open_chunk(self) -> Values:
+        chunks, lanes = self.variant.chunks, self.variant.lanes
+        if chunks > 1:
+            self.out.add(self.dialect.unroll)
+            self.out.open(f"for (int c = 0; c < {chunks}; ++c)")
+            flat = f"({self.index})(c * {lanes} + lane)"
+        else:
+            self.out.open()
+            flat = f"({self.index})lane"
+        self.out.add(f"const {self.index} r = {flat}{f' * {self.along}' if self.along > 1 else ''};")
+        inside = "" if self.variant.exact else "inside"
+        if inside:
+            self.out.add("const bool inside = r < points;")
+        return self.values.inner([self._reduced_point("r", inside)])
+
+    def _looped(self, work: Pass, accumulators: dict[int, Names]) -> None:
+        step = self.variant.lanes * self.along
+        begin, end = ("begin + ", "end") if self.variant.splits else ("", "points")
+        start = f"{begin}({self.index})lane{f' * {self.along}' if self.along > 1 else ''}"
+        self.out.add(f"{self.dialect.unroll} {UNROLL}")
+        self.out.open(f"for ({self.index} r = {start}; r < {end}; r += {step})")
+        self._visit(work, accumulators, self.values.inner([self._reduced_point("r", "")]))
+        self.out.close()
+
+    def _visit(self, work: Pass, accumulators: dict[int, Names], inner: Values) -> None:
+        """Write what a pass does at one vector of reduced points."""
+        inside = inner.points[0].inside
+        operands = [self.kernel.body[n].args[0] for n in work.reduces]
+        inner.compute([*operands, *work.targets, *work.keep])
+        updates = []
+        for n, names in accumulators.items():
+            instr = self.kernel.body[n]
+            for e, a in enumerate(names):
+                value = inner.name(instr.args[0], 0, e)
+                updates.append(f"{a} = {self.write.reduce_step(instr.attr, instr.dtype, a, value)};")
+        self._if(inside, updates)
+        for store in work.stores:
+            inner.store(store.value, store.view, self.live)
+        for store in work.partials:
+            self._add_to_part(store, inner, inside)
+
+    def _if(self, condition: str, lines: Sequence[str]) -> None:
+        if not lines:
+            return
+        if condition:
+            self.out.open(f"if ({condition})")
+        self.out.add(*lines)
+        if condition:
+            self.out.close()
+
+    # ---- values kept in arrays ------------------------------------------------------------------------
+
+    def _array(self, n: int) -> None:
+        size = self.variant.chunks * self.values.elements(n)
+        self.out.add(f"{self.dialect.register(self.kernel.body[n].dtype)} k{n}[{size}];")
+
+    def _kept_names(self, n: int) -> Names:
+        count = self.values.elements(n)
+        c = "c" if self.variant.chunks > 1 else "0"
+        return tuple(f"k{n}[{c} * {count} + {e}]" if count > 1 else f"k{n}[{c}]" for e in range(count))
+
+    def _save(self, inner: Values, n: int) -> None:
+        names = self._kept_names(n)
+        self.out.add(" ".join(f"{k} = {inner.name(n, 0, e)};" for e, k in enumerate(names)))
+
+    def _know(self, kept: Sequence[int]) -> None:
+        for n in kept:
+            self.values.scope[n] = [self._kept_names(n)]
+
+    # ---- combinations ---------------------------------------------------------------------------------
+
+    def _combine(self, work: Pass, accumulators: dict[int, Names]) -> None:
+        """Combine the partial results of a pass over a vector's elements (rows) and over the lanes."""
+        todo = []
+        for n, names in accumulators.items():
+            instr = self.kernel.body[n]
+            register = self.dialect.register(instr.dtype)
+            if self.rows:
+                text = pairwise(self.write.reduce_step, instr.attr, instr.dtype, names)
+                self.out.add(f"{register} x{n} = {text};")
+                names = (f"x{n}",)  # noqa: PLW2901  the elements have become one
+            todo += [Partial(instr.attr, instr.dtype, name) for name in names]
+            self.values.scope[n] = [names]
+        self.tree.combine(todo)
+
+    def _row_stores(self, condition: str = "") -> None:
+        """Store ROW values, one lane for each row."""
+        stores = [s for s in self.stores if not self.places[s.value].full]
+        if not stores:
+            return
+        self.values.compute(store.value for store in stores)
+        lane = "lane == 0" if self.variant.lanes > 1 else ""
+        for store in stores:
+            self.values.store(store.value, store.view, all_of(self.live, lane, condition))
+
+    # ---- partial stores -------------------------------------------------------------------------------
+
+    def _parts(self) -> None:
+        """Walk through the rows of one part; the sums over them live as long."""
+        first, slots = self.partials[0].view, self.variant.slots
+        group, index = f"({self.index}){self.dialect.group_id[0]}", self.index
+        self.out.add(f"const {index} part = {group}, height = (rows + v{first}_parts - 1) / v{first}_parts;")
+        self.out.add(f"const {index} top = part * height, bottom = top + height < rows ? top + height : rows;")
+        for store in self.partials if self.variant.chunks else ():
+            dtype = self.kernel.body[store.value].dtype
+            size = self.variant.chunks * self.width
+            self.out.add(f"{self.dialect.register(dtype)} q{store.view}[{size}];", self.dialect.unroll)
+            self.out.add(f"for (int c = 0; c < {size}; ++c) q{store.view}[c] = {self.write.identity('sum', dtype)};")
+        self._invariants()
+        self.tree.used = True  # by the row before
+        outer = self.values
+        self.out.open(f"for ({index} base = top; base < bottom; base += {slots})")
+        self.values = outer.inner([])
+        self._row("base + slot" if slots > 1 else "base", guarded=slots > 1, limit="bottom")
+        self._passes(self.passes)
+        self._row_stores()
+        self.values = outer
+        self.out.close()
+        if self.variant.chunks:
+            self._part_stores()
+
+    def _invariants(self) -> None:
+        """Load once what is the same in every row, if there is room."""
+        if not self.variant.chunks:
+            return
+        kernel, room = self.kernel, REGISTERS // 2
+        for n in sorted({n for work in self.passes for n in work.early}):
+            view = kernel.views[kernel.body[n].attr]
+            still = not any(view.strides[: kernel.parallel]) and not any(k < kernel.parallel for k in view.window)
+            cost = self.variant.chunks * self.values.elements(n)
+            if not still or kernel.body[n].guard >= 0 or cost > room:
+                continue
+            room -= cost
+            self._array(n)
+            self.values.points = [Point(["0"] * kernel.rank)]
+            inner = self._open_chunk()
+            inner.compute([n])
+            self._save(inner, n)
+            self.out.close()
+            self._know([n])
+
+    def _add_to_part(self, store: Store, inner: Values, inside: str) -> None:
+        """Add a value to the sums of its part, in registers or, the walk being a loop, in memory."""
+        dtype, v = self.kernel.body[store.value].dtype, store.view
+        lines, names = [], [inner.name(store.value, 0, e) for e in range(self.width)]
+        if self.variant.chunks:
+            c = f"c * {self.width}" if self.variant.chunks > 1 else "0"
+            for e, name in enumerate(names):
+                spot = f"q{v}[{c} + {e}]"
+                lines.append(f"{spot} = {self.write.reduce_step('sum', dtype, spot, name)};")
+            self._if(all_of(inside, self.live), lines)
+            return
+        for e, name in enumerate(names):
+            address = self.at.address(v, [inner.index(inner.points[0], k, e) for k in range(self.kernel.rank)])
+            place = f"{self.at.buffer(v)}[{address} + part * v{v}_ps]"
+            total = self.write.reduce_step("sum", dtype, place, name)
+            lines.append(f"{place} = base == top ? {name} : {total};")
+        self._if(inside, lines)
+
+    def _part_stores(self) -> None:
+        """Combine the sums of the slots and store them."""
+        slots, size = self.variant.slots, self.variant.chunks * self.width
+        if slots > 1:
+            tree = Tree(self.at, self.out, slots, self.variant.lanes, lanes_first=False, names=("slot", "lane"))
+            tree.arrays = self.tree.arrays
+            tree.used = True
+            partials = []
+            for store in self.partials:
+                dtype = self.kernel.body[store.value].dtype
+                partials += [Partial("sum", dtype, f"q{store.view}[{k}]") for k in range(size)]
+            tree.combine(partials)
+        self.values.points = [Point(["0"] * self.kernel.rank)]
+        for c in range(self.variant.chunks):
+            self.out.open()
+            self.out.add(f"const {self.index} r = ({self.index})({c * self.variant.lanes} + lane) * {self.width};")
+            point = self._reduced_point("r", "" if self.variant.exact else "r < points")
+            point = Point(["0" if name.startswith("p") else name for name in point.indices], point.inside)
+            condition = all_of(point.inside, "slot == 0" if slots > 1 else "")
+            for store in self.partials:
+                names = [f"q{store.view}[{c * self.width + e}]" for e in range(self.width)]
+                self.values.store_names(names, store.view, point, condition, f" + part * v{store.view}_ps")
+            self.out.close()
+
+    # ---- reductions split over groups -----------------------------------------------------------------
+
+    def _numbered(self) -> list[tuple[int, int]]:
+        """Return the reductions of all passes with the level at which they are left in scratch memory."""
+        return [(n, work.level) for work in self.passes for n in work.reduces]
+
+    def _scratch(self, n: int) -> str:
+        """Return the scratch memory of a reduction as a pointer."""
+        region = [m for m, _ in self._numbered()].index(n)
+        start = f"scratch + {region * SCRATCH_BYTES} * rows * splits" if region else "scratch"
+        return self.dialect.pointer(f"({start})", self.kernel.body[n].dtype, const=False)
+
+    def _scratch_place(self, split: str, e: int) -> str:
+        if self.rows:
+            return f"row * splits + {split}"
+        return f"{split} * rows + row" + (f" + {e}" if e else "")
+
+    def _gather_splits(self, number: int) -> None:
+        """Combine what the functions before this one left of every reduction."""
+        ready = [n for n, level in self._numbered() if level < number]
+        todo = []
+        for n in ready:
+            instr = self.kernel.body[n]
+            register = self.dialect.register(instr.dtype)
+            count = self.values.elements(n)
+            names = tuple(f"x{n}_{e}" if count > 1 else f"x{n}" for e in range(count))
+            start = self.write.identity(instr.attr, instr.dtype)
+            self.out.add(f"{register} {', '.join(f'{x} = {start}' for x in names)};")
+            self.values.scope[n] = [names]
+            todo += [Partial(instr.attr, instr.dtype, name) for name in names]
+        if not ready:
+            return
+        self.out.open(f"for ({self.index} s = lane; s < splits; s += {self.variant.lanes})")
+        for n in ready:
+            instr = self.kernel.body[n]
+            for e, name in enumerate(self.values.scope[n][0]):
+                read = self.at.from_memory(f"{self._scratch(n)}[{self._scratch_place('s', e)}]", instr.dtype)
+                self.out.add(f"{name} = {self.write.reduce_step(instr.attr, instr.dtype, name, read)};")
+        self.out.close()
+        self.tree.combine(todo)
+
+    def _leave(self, work: Pass) -> None:
+        """Leave this group's partial results in scratch memory."""
+        lines = []
+        for n in work.reduces:
+            dtype = self.kernel.body[n].dtype
+            for e, name in enumerate(self.values.scope[n][0]):
+                place = f"{self._scratch(n)}[{self._scratch_place('split', e)}]"
+                lines.append(f"{place} = {self.at.to_memory(name, dtype)};")
+        lane = "lane == 0" if self.variant.lanes > 1 else ""
+        self._if(all_of(self.live, lane), lines)

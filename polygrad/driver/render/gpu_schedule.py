@@ -1,0 +1,171 @@
+"""What each pass over the reduced axes computes, loads early, keeps for later passes and stores.
+
+Here: `passes`, from a kernel and the registers there are to a list of `Pass`. Not here: text.
+
+A kernel whose values have levels 0 to K takes K + 1 passes over the reduced axes, one a level; a pass without FULL work is empty.
+What a later pass needs of an earlier one is kept in registers if there is room: loads first of all, and values of expensive
+ops; the rest is computed again.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from polygrad.driver.ir import ITEMSIZE, Kernel, Store, placements
+
+EXPENSIVE = frozenset(
+    (
+        *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "erf", "fmod", "rsqrt", "sqrt", "divide"),
+        *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "quotient", "modulo"),
+        *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One walk over the reduced axes.
+
+    `early` are loads to be made before anything is computed, into arrays; `keep` are values computed here for later passes, which
+    go to arrays too; `reduces` are the instructions completed by it; `partials` the stores whose sums it adds to.
+    """
+
+    level: int
+    reduces: tuple[int, ...]
+    stores: tuple[Store, ...]
+    partials: tuple[Store, ...]
+    early: tuple[int, ...]
+    keep: tuple[int, ...]
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """The positions of the stored values; the operands of `reduces` come on top."""
+        return tuple(store.value for store in (*self.stores, *self.partials))
+
+
+def passes(kernel: Kernel, stores: Sequence[Store], elements: int, registers: int) -> list[Pass]:
+    """Return the passes of *kernel* for some of its stores.
+
+    Parameters
+    ----------
+    elements : int
+        Elements that a work-item has of every FULL value; 0 if it walks in a loop and can keep nothing.
+    registers : int
+        32-bit registers that it may spend on keeping them.
+    """
+    return _Scheduler(kernel, stores, elements, registers).result()
+
+
+class _Scheduler:
+    def __init__(self, kernel: Kernel, stores: Sequence[Store], elements: int, registers: int) -> None:
+        self.kernel = kernel
+        self.places = placements(kernel)
+        self.elements = elements
+        self.needed = self._needed([store.value for store in stores])
+        self.reduces = [n for n in self.needed if kernel.body[n].op == "reduce"]
+        full = [store for store in stores if self.places[store.value].full]
+        self.last = max([self.places[n].level for n in self.reduces] + [self.places[s.value].level for s in full], default=0)
+        busy = [self.places[n].level - 1 for n in self.reduces] + [self.places[s.value].level for s in full]
+        self.final = max(busy, default=0)  # the last pass with FULL work
+        self.stores = [(self._level(store), store) for store in full]
+        sums = sum(self._words(store.value) for store in full if kernel.views[store.view].partial)
+        self.registers = registers - sums * elements
+
+    def _needed(self, targets: Iterable[int]) -> list[int]:
+        found: set[int] = set()
+        todo = list(targets)
+        while todo:
+            n = todo.pop()
+            if n >= 0 and n not in found:
+                found.add(n)
+                todo += [*self.kernel.body[n].args, self.kernel.body[n].guard]
+        return sorted(found)
+
+    def _level(self, store: Store) -> int:
+        """Store a value as soon as it is there, but not before the last load from the same buffer."""
+        buffer = self.kernel.views[store.view].buffer
+        loaded = any(i.op == "load" and self.kernel.views[i.attr].buffer == buffer for i in self.kernel.body)
+        return self.final if loaded else self.places[store.value].level
+
+    def _words(self, n: int) -> int:
+        return -(-ITEMSIZE[self.kernel.body[n].dtype] // 4)
+
+    def _targets(self, level: int) -> list[int]:
+        operands = [self.kernel.body[n].args[0] for n in self.reduces if self.places[n].level == level + 1]
+        return operands + [store.value for at, store in self.stores if at == level]
+
+    def result(self) -> list[Pass]:
+        banned: set[int] = set()
+        while True:
+            kept = self._kept(banned)
+            words = sum(self._words(n) for n in kept)
+            if words * self.elements <= self.registers or not kept:
+                break
+            costly = [n for n in kept if self.kernel.body[n].op != "load"]
+            banned.add(max(costly or kept))
+        return [self._pass(level, kept) for level in range(self.last + 1)]
+
+    def _kept(self, banned: set[int]) -> dict[int, int]:
+        """Return the values worth keeping, with the pass that computes them."""
+        if not self.elements:
+            return {}
+        computed: dict[int, int] = {}
+        kept: dict[int, int] = {}
+        for level in range(self.last + 1):
+            fresh: set[int] = set()
+            todo = self._targets(level)
+            while todo:
+                n = todo.pop()
+                if n < 0 or n in fresh or not self.places[n].full:
+                    continue
+                op = self.kernel.body[n].op
+                if n in computed and n not in banned and (op == "load" or op in EXPENSIVE):
+                    kept[n] = computed[n]
+                    continue
+                fresh.add(n)
+                todo += [*self.kernel.body[n].args, self.kernel.body[n].guard]
+            for n in fresh:
+                computed.setdefault(n, level)
+        return kept
+
+    def _pass(self, level: int, kept: dict[int, int]) -> Pass:
+        known = {n for n, at in kept.items() if at < level}
+        fresh = self._fresh(level, known)
+        loads = [n for n in fresh if self._is_early(n)]
+        words = sum(self._words(n) for n in {*loads, *kept})
+        # Even a load that nothing keeps goes through an array if it fits: all loads of a pass are then under way together.
+        early = loads if self.elements and words * self.elements <= self.registers else [n for n in loads if n in kept]
+        here = [store for at, store in self.stores if at == level]
+        return Pass(
+            level,
+            tuple(n for n in self.reduces if self.places[n].level == level + 1),
+            tuple(s for s in here if not self.kernel.views[s.view].partial),
+            tuple(s for s in here if self.kernel.views[s.view].partial),
+            tuple(early),
+            tuple(n for n, at in sorted(kept.items()) if at == level and n not in early),
+        )
+
+    def _fresh(self, level: int, known: set[int]) -> list[int]:
+        found: set[int] = set()
+        todo = self._targets(level)
+        while todo:
+            n = todo.pop()
+            if n >= 0 and n not in found and n not in known and self.places[n].full:
+                found.add(n)
+                todo += [*self.kernel.body[n].args, self.kernel.body[n].guard]
+        return sorted(found)
+
+    def _is_early(self, n: int) -> bool:
+        """Whether a load waits for no other load along the reduced axes."""
+        instr = self.kernel.body[n]
+        if instr.op != "load" or instr.args:
+            return False
+        todo, seen = [instr.guard], set()
+        while todo:
+            m = todo.pop()
+            if m < 0 or m in seen or not self.places[m].full:
+                continue
+            seen.add(m)
+            if self.kernel.body[m].op == "load":
+                return False
+            todo += self.kernel.body[m].args
+        return True

@@ -1,0 +1,115 @@
+"""What all tests share: the devices they run on, their seeds, and how a missing one is reported.
+
+Here: the fixtures `device`, `other_device` and `rng`, the marker `thorough` and the closing lines of the summary.
+Not here: tests; tolerances.
+
+A test that takes `device` runs once on each device present, which is then the default device of its thread. The variable
+``POLYGRAD_TEST_DEVICES="cpu:0,opencl:0"`` restricts them, and naming one that is absent is an error. What cannot run for lack
+of something is skipped with "not run: needs X", and the summary counts it. The big sweeps carry the marker `thorough`
+and run with ``--thorough`` (or ``POLYGRAD_TEST_THOROUGH=1``) alone.
+"""
+
+import collections
+import os
+import zlib
+
+import numpy as np
+import pytest
+
+import polygrad as pg
+
+VARIABLE = "POLYGRAD_TEST_DEVICES"
+NOT_RUN = "not run: needs "
+
+
+def present() -> list[str]:
+    """Return the devices to test on."""
+    have = pg.list_devices()
+    asked = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
+    absent = [name for name in asked if name not in have]
+    if absent:
+        raise pytest.UsageError(f"{VARIABLE} names {', '.join(absent)}, but the devices present are {', '.join(have)}")
+    return asked or have
+
+
+DEVICES = present()
+
+
+def pytest_addoption(parser):
+    parser.addoption("--thorough", action="store_true", help="also run the big sweeps")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "thorough: a big sweep, run with --thorough alone")
+    config.addinivalue_line("markers", "slow: takes more than about ten seconds on a device that compiles")
+
+
+def _thorough(config):
+    return config.getoption("--thorough", default=False) or bool(os.environ.get("POLYGRAD_TEST_THOROUGH"))
+
+
+def pytest_generate_tests(metafunc):
+    if "device" in metafunc.fixturenames:
+        metafunc.parametrize("device", DEVICES, indirect=True)
+
+
+def pytest_collection_modifyitems(config, items):
+    if _thorough(config):
+        return
+    kept, left = [], []
+    for item in items:
+        (left if item.get_closest_marker("thorough") else kept).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say in one line for each missing thing how many tests it has cost."""
+    missing = collections.Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if NOT_RUN in reason:
+            missing[reason.split(NOT_RUN)[1].strip()] += 1
+    for thing, count in sorted(missing.items()):
+        terminalreporter.write_line(f"{count} tests {NOT_RUN}{thing}")
+    for record in pg.drivers():
+        if record.error:
+            terminalreporter.write_line(f"tests on {record.name} {NOT_RUN}its device ({str(record.error).splitlines()[0]})")
+
+
+@pytest.fixture
+def device(request):
+    """The name of a device, which is the default one within the test."""
+    with pg.device(request.param) as name:
+        yield name
+
+
+@pytest.fixture
+def other_device(device):
+    """Another device than `device`."""
+    for name in DEVICES:
+        if name != device:
+            return name
+    pytest.skip(NOT_RUN + "a second device")
+
+
+@pytest.fixture
+def float_dtype(device):
+    """The widest float dtype of the device, for tests that do not care."""
+    return pg.float64 if "float64" in pg.__array_namespace_info__().dtypes(device=device) else pg.float32
+
+
+@pytest.fixture
+def rng(request):
+    """A NumPy generator whose seed is the test's own."""
+    return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture(autouse=True)
+def _fresh_state(request):
+    """Give each test the same random key, and see that it left no grad mode or tape behind."""
+    pg.random.seed(zlib.crc32(request.node.nodeid.encode()))
+    yield
+    assert pg.is_grad_enabled(), "the test left gradients switched off"
+    assert pg.get_current_tape() is None, "the test left a tape open"
