@@ -26,6 +26,11 @@ from polygrad.driver.ir import Instr, Kernel, Store, View
 
 COPY_RATE = 4.3e12  # bytes per second, read and written
 PARTS = 528
+WAIT = """extern "C" __global__ void wait(long long nanoseconds) {
+    unsigned long long now, start;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+    do { asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); } while (now - start < nanoseconds);
+}"""
 F = "float32"
 
 
@@ -379,13 +384,17 @@ class Device:
         return cupy.abs(made) if name == "v" else made
 
     def milliseconds(self, launches: Callable[[], None], repeat: int = 20) -> float:
-        """Return the median time of *launches* between two events."""
+        """Return the median time of *launches* between two events.
+
+        The device is kept busy until all is queued: else the first event would pass while the host still prepares the launch.
+        """
         cuda = self.cupy.cuda
         for _ in range(3):
             launches()
         times = []
         for _ in range(repeat):
             start, stop = cuda.Event(), cuda.Event()
+            self.driver.launch(WAIT, "wait", (1, 1, 1), (1, 1, 1), ("int64",), (100_000,))
             start.record(self.stream)
             launches()
             stop.record(self.stream)
@@ -491,10 +500,12 @@ def write_texts(chosen: dict[str, list[Case]], folder: Path) -> None:
     """Write the CUDA text of every case to *folder*."""
     from polygrad_cuda.fused import texts  # noqa: PLC0415
 
+    from polygrad.driver.render.gpu_style import GpuLimits  # noqa: PLC0415
+
     folder.mkdir(parents=True, exist_ok=True)
     for cases in chosen.values():
         for case in cases:
-            for number, text in enumerate(texts(case.kernel, case.arguments)):
+            for number, text in enumerate(texts(case.kernel, case.arguments, GpuLimits(132, 1024, 48 * 1024))):
                 (folder / f"{case.name.replace(' ', '_').replace('-', '_')}_{number}.cu").write_text(text)
 
 

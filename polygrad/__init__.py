@@ -70,6 +70,7 @@ from polygrad.errors import (
     OutOfMemory,
     PolygradError,
     ShapeError,
+    StateError,
     UnsupportedOp,
 )
 

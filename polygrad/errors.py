@@ -11,6 +11,7 @@ Not here: the checks themselves.
         GradError(RuntimeError)         a derivative that cannot be had
         OutOfBounds(IndexError)         an index or label outside its axis
         CaptureError(RuntimeError)      a function that cannot be captured
+        StateError(ValueError)          a saved state or file that does not fit, or is damaged
         DriverError(RuntimeError)
             DriverNotFound              no distribution advertises the name
             DriverUnavailable           its hardware or library is absent
@@ -60,6 +61,10 @@ class OutOfBounds(PolygradError, IndexError):
 
 class CaptureError(PolygradError, RuntimeError):
     """A function cannot be captured by pg.compile."""
+
+
+class StateError(PolygradError, ValueError):
+    """A saved state does not fit what it is loaded into, or a file of it is damaged; nothing was changed."""
 
 
 class DriverError(PolygradError, RuntimeError):

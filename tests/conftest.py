@@ -74,8 +74,8 @@ def pytest_terminal_summary(terminalreporter):
     for thing, count in sorted(missing.items()):
         terminalreporter.write_line(f"{count} tests {NOT_RUN}{thing}")
     for record in pg.drivers():
-        if record.error:
-            terminalreporter.write_line(f"tests on {record.name} {NOT_RUN}its device ({str(record.error).splitlines()[0]})")
+        if record.status not in ("ok", "unloaded"):
+            terminalreporter.write_line(f"tests on {record.name} {NOT_RUN}its device ({record.reason.splitlines()[0]})")
 
 
 @pytest.fixture

@@ -271,8 +271,18 @@ class Array:
     def __hash__(self) -> int:
         return id(self)
 
+    def __reduce__(self) -> Any:
+        """Return the value, the device and whether it is a leaf that needs gradients; a copy has no graph behind it."""
+        return restored, (interchange.to_numpy(self._node), self.device, self.requires_grad and self.is_leaf)
+
     def __complex__(self) -> complex:
         return complex(float(self))
+
+
+def restored(value: Any, device: str, leaf: bool) -> Array:
+    """Return the array that `Array.__reduce__` took apart."""
+    array = Array(interchange.from_numpy(value, resolve(device), None))
+    return array.requires_grad_() if leaf else array
 
 
 def make_leaf(value: Node, mask: int, dtype: dtypes.DType) -> Node:

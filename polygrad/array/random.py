@@ -113,7 +113,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
 
 
-def _draw(name: str, shape: Any, dtype: dtypes.DType, device: str, *args: Any, **kwargs: Any) -> Array:
+def _draw(name: str, shape: Any, dtype: dtypes.DType, device: str, /, *args: Any, **kwargs: Any) -> Array:
     sizes = _shape(shape)
     k, c = _take(words_for(name, math.prod(sizes), dtype))
     moved = {n: as_node(v, device) for n, v in kwargs.items()}

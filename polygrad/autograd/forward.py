@@ -53,6 +53,8 @@ def _of_op(node: Node, tangents: dict[Node, Node]) -> Node | None:
         total = part if total is None else F.add(total, part)
     if total is not None and total.aval.shape != node.aval.shape:
         total = F.expand_(total, node.aval.shape)
+    if total is not None and total.device is None:  # made of host scalars alone, or of no elements
+        total.device = node.device
     return total
 
 

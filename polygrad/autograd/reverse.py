@@ -66,6 +66,8 @@ def sweep(seeds: list[tuple[Node, Node]], mask: int, observer: Observer | None =
         gradient = arrived.pop(node, None)
         if gradient is None:
             continue
+        if gradient.device is None:  # made of host scalars alone, or of no elements
+            gradient.device = node.device
         if observer is not None:
             observer(node, gradient)
         if isinstance(node.leaf, Call):
@@ -85,6 +87,7 @@ def sweep(seeds: list[tuple[Node, Node]], mask: int, observer: Observer | None =
         for node in order:
             if node in arrived:
                 leaves[node] = arrived.pop(node)
+                leaves[node].device = leaves[node].device or node.device
     return leaves, passed
 
 

@@ -121,9 +121,9 @@ def empty_like(xp: Any, x: Any, /, *, dtype: Any = None) -> Any:
 
 def _arange_samples(draw: Any) -> Any:
     dtype = {"dtype": draw.dtype}
-    out: list[Any] = [((5,), dtype), ((0,), dtype), ((2, 9, 3), dtype), ((9, 2, -2), dtype), ((3, 3), dtype), ((5, 2), dtype)]
+    out: list[Any] = [(bounds, dtype) for bounds in ((5,), (0,), (2, 9, 3), (9, 2, -2), (3, 3), (5, 2))]
     if draw.kind == "float":
-        out += [((0.5, 3.1, 0.25), dtype), ((2.5, -1.0, -0.5), dtype), ((4.5,), dtype)]
+        out += [(bounds, dtype) for bounds in ((0.5, 3.1, 0.25), (2.5, -1.0, -0.5), (4.5,))]
     return out
 
 

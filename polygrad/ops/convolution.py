@@ -266,10 +266,10 @@ def _avg_reference(
 
 @composite(
     reference=_avg_reference,
-    samples=lambda draw: (
-        _pool_samples(draw)
-        + [((draw.array((1, 5, 5), -2, 2), 3), {"stride": 2, "padding": 1, "count_include_pad": False})]
-    ),
+    samples=lambda draw: [
+        *_pool_samples(draw),
+        ((draw.array((1, 5, 5), -2, 2), 3), {"stride": 2, "padding": 1, "count_include_pad": False}),
+    ],
 )
 def avg_pool2d(
     xp: Any, x: Any, kernel_size: Any, /, stride: Any = None, padding: Any = 0, count_include_pad: Any = True

@@ -91,8 +91,8 @@ def _share(xp: Any, g: Any, wins: Any, ties: Any) -> Any:
 @elementwise(
     kinds=ANY,
     vjp=(
-        lambda xp, g, out, x, y: _share(xp, g, x > y, x == y),
-        lambda xp, g, out, x, y: _share(xp, g, y > x, x == y),
+        lambda xp, g, out, x, y: _share(xp, g, x > y, xp.equal(x, y)),
+        lambda xp, g, out, x, y: _share(xp, g, y > x, xp.equal(x, y)),
     ),
     verb="take the maximum of",
 )
@@ -104,8 +104,8 @@ def maximum(xp: Any, x1: Any, x2: Any, /) -> Any:
 @elementwise(
     kinds=ANY,
     vjp=(
-        lambda xp, g, out, x, y: _share(xp, g, x < y, x == y),
-        lambda xp, g, out, x, y: _share(xp, g, y < x, x == y),
+        lambda xp, g, out, x, y: _share(xp, g, x < y, xp.equal(x, y)),
+        lambda xp, g, out, x, y: _share(xp, g, y < x, xp.equal(x, y)),
     ),
     verb="take the minimum of",
 )

@@ -111,7 +111,7 @@ def _is_int(entry: Any) -> bool:
 
 
 def _cut(entry: Any, axis: int, n: int) -> tuple[int, int, int]:
-    """Return (start, step, size) of what a key takes of an axis of size n; an index array takes all, until it is read."""
+    """Return (start, step, size) of what a key takes of an axis of size n; an index array takes all, for now."""
     if _is_array(entry):
         return 0, 1, n
     if not isinstance(entry, slice):

@@ -1,6 +1,6 @@
-"""Arrays put together, and put into larger ones.
+"""Arrays put together, repeated, and put into larger ones.
 
-Here: concat, stack, pad, diff, meshgrid.
+Here: concat, stack, roll, tile, repeat, pad, diff, meshgrid.
 Not here: views of one array (`manipulation.py`), reading at positions (`indexing.py`).
 """
 
@@ -102,6 +102,102 @@ def stack(xp: Any, arrays: Any, /, *, axis: Any = 0) -> Any:
             raise ShapeError(f"cannot stack shapes {list(parts[0].shape)} and {list(x.shape)}: they must be equal")
     k = shapes.axis("stack", axis, parts[0].ndim + 1)
     return xp.concat([xp.expand_dims(x, k) for x in parts], axis=k)
+
+
+@composite(
+    reference=lambda np, x, shift, axis=None: np.roll(x, shift, axis),
+    samples=with_calls(
+        ((5,), 2),
+        ((3, 4), 5),
+        ((3, 4), -1, {"axis": 1}),
+        ((3, 4), (1, -6), {"axis": (0, 1)}),
+        ((3, 4), 1, {"axis": (0, 1)}),
+        ((2, 0), 1, {"axis": 1}),
+    ),
+    dtypes=ALL,
+)
+def roll(xp: Any, x: Any, /, shift: Any, axis: Any = None) -> Any:
+    """Elements moved along axes by *shift* places; those that fall off the end come in at the front."""
+    if axis is None:
+        if isinstance(shift, (tuple, list)):
+            raise ShapeError(f"cannot roll by {shift!r} without axes: give one axis for each shift")
+        return xp.reshape(xp.roll(xp.flatten(x), shift, 0), x.shape)
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    shifts = shift if isinstance(shift, (tuple, list)) else (shift,) * len(axes)
+    if len(shifts) != len(axes):
+        raise ShapeError(f"cannot roll by {shift!r} along {axis!r}: give one axis for each shift")
+    for by, k in zip(shifts, axes, strict=True):
+        x = _roll_one(xp, x, operator.index(by), shapes.axis("roll", k, x.ndim))
+    return x
+
+
+def _roll_one(xp: Any, x: Any, by: int, axis: int) -> Any:
+    n = x.shape[axis]
+    by = by % n if n else 0
+    if by == 0:
+        return x
+    return xp.concat([part(xp, x, axis, n - by, by), part(xp, x, axis, 0, n - by)], axis=axis)
+
+
+@composite(
+    reference=lambda np, x, repetitions: np.tile(x, repetitions),
+    samples=with_calls(
+        ((2, 3), (2, 2)), ((3,), (2, 2)), ((2, 3), (2,)), ((2, 3), (0, 1)), ((), (3,)), ((2, 3), (1, 1))
+    ),
+    dtypes=ALL,
+)
+def tile(xp: Any, x: Any, repetitions: Any, /) -> Any:
+    """x laid out repeatedly along each axis."""
+    counts = shapes.as_shape("tile", repetitions)
+    rank = max(x.ndim, len(counts))
+    counts = (1,) * (rank - len(counts)) + counts
+    sizes = (1,) * (rank - x.ndim) + x.shape
+    pairs = list(zip(counts, sizes, strict=True))
+    split_up = xp.reshape(x, tuple(m for _, n in pairs for m in (1, n)))
+    repeated = xp.broadcast_to(split_up, tuple(m for pair in pairs for m in pair))
+    return xp.reshape(repeated, tuple(c * n for c, n in pairs))
+
+
+@composite(
+    reference=lambda np, x, repeats, axis=None: np.repeat(x, repeats, axis),
+    samples=with_calls(
+        ((2, 3), 2),
+        ((2, 3), 3, {"axis": 0}),
+        ((2, 3), 2, {"axis": -1}),
+        ((2,), 0),
+        ((), 2),
+        ((2, 3), (1, 0, 2), {"axis": 1}),
+    ),
+    dtypes=ALL,
+)
+def repeat(xp: Any, x: Any, repeats: Any, /, *, axis: Any = None) -> Any:
+    """Each element repeated along an axis, or in the flattened array.
+
+    *repeats* is an int, or Python ints, one for each element.
+    """
+    if axis is None:
+        x, axis = xp.flatten(x), 0
+    k = shapes.axis("repeat", axis, x.ndim)
+    n = x.shape[k]
+    if isinstance(repeats, (tuple, list)):
+        counts = shapes.as_shape("repeat", repeats)
+        if len(counts) not in (1, n):
+            raise ShapeError(
+                f"cannot repeat {n} elements along axis {k} by {len(counts)} counts: give one count, or {n}"
+            )
+        if len(set(counts)) > 1:
+            return xp.concat([xp.repeat(part(xp, x, k, i, 1), count, axis=k) for i, count in enumerate(counts)], axis=k)
+        repeats = counts[0] if counts else 1
+    if hasattr(repeats, "shape"):
+        raise DTypeError(
+            "cannot repeat by an array: the result's shape would depend on its values; give Python ints, as with "
+            ".tolist()"
+        )
+    (count,) = shapes.as_shape("repeat", repeats)
+    shape = x.shape
+    apart = xp.reshape(x, (*shape[: k + 1], 1, *shape[k + 1 :]))
+    wide = xp.broadcast_to(apart, (*shape[: k + 1], count, *shape[k + 1 :]))
+    return xp.reshape(wide, (*shape[:k], n * count, *shape[k + 1 :]))
 
 
 def _widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:

@@ -23,13 +23,20 @@ def _infer(a: Any, b: Any) -> Any:
     return (*a.shape[:-1], b.shape[-1]), dtype
 
 
+def _product(xp: Any, a: Any, b: Any) -> Any:
+    """Return the product of two matrices; of zeros where there is nothing to add up, which no device is asked for."""
+    if a.shape[-1] == 0:
+        return xp.zeros((*a.shape[:-1], b.shape[-1]), dtype=a.dtype)
+    return xp.matmul_(a, b)
+
+
 @primitive(
     infer=_infer,
     kind="matmul",
     kinds="int float",
     vjp=(
-        lambda xp, g, out, a, b: xp.matmul_(g, xp.swap_last(b)),
-        lambda xp, g, out, a, b: xp.matmul_(xp.swap_last(a), g),
+        lambda xp, g, out, a, b: _product(xp, g, xp.swap_last(b)),
+        lambda xp, g, out, a, b: _product(xp, xp.swap_last(a), g),
     ),
     jvp=(lambda xp, t, out, a, b: xp.matmul_(t, b), lambda xp, t, out, a, b: xp.matmul_(a, t)),
     verb="multiply matrices",

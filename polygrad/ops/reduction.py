@@ -14,13 +14,13 @@ def _infer(x: Any, axes: Any) -> Any:
 
 
 def _ties_share(xp: Any, g: Any, out: Any, x: Any, axes: Any) -> Any:
-    """Share *g* equally among the elements equal to *out*; a NaN that won counts as equal."""
-    wins = xp.where(xp.equal(x, out), xp.ones_like(x), xp.zeros_like(x))
+    """Share *g* equally among the elements equal to *out*; a NaN equals nothing, so it gets no share."""
+    wins = xp.astype(xp.equal(x, out), x.dtype)
     return wins * (g / xp.maximum(xp.sum_(wins, axes), 1.0))
 
 
 def _ties_mean(xp: Any, t: Any, out: Any, x: Any, axes: Any) -> Any:
-    wins = xp.where(xp.equal(x, out), xp.ones_like(x), xp.zeros_like(x))
+    wins = xp.astype(xp.equal(x, out), x.dtype)
     return xp.sum_(wins * t, axes) / xp.maximum(xp.sum_(wins, axes), 1.0)
 
 

@@ -1,9 +1,9 @@
 """Reductions that users call.
 
-Here: sum, prod, max, min, mean, var, std, any, all, argmax, argmin, count_nonzero, logsumexp.
+Here: sum, prod, max, min, mean, var, std, any, all, logsumexp.
 They stand on the primitives of `reduction.py`. An empty axis is settled when the reduction is recorded: it gives the
 identity, or ShapeError where there is none.
-Not here: running reductions, sorting.
+Not here: positions of extremes (`searching.py`), running reductions, sorting.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any
 
 from polygrad import dtypes, shapes
 from polygrad.errors import DTypeError, ShapeError
-from polygrad.ops.internal import cast, places
+from polygrad.ops.internal import cast
 from polygrad.ops.table import composite
 
 ALL = "bool int float"
@@ -180,17 +180,6 @@ def _truth(xp: Any, x: Any, axis: Any, keepdims: bool, name: str, identity: bool
     return settle(xp, true, getattr(xp, name)(true, axes), axes, keepdims) if axes else true
 
 
-@composite(
-    reference=lambda np, x, axis=None, keepdims=False: np.count_nonzero(x, axis=axis, keepdims=keepdims),
-    samples=over_axes(),
-    dtypes=ALL,
-    differentiable=False,
-)
-def count_nonzero(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:
-    """How many elements are not zero, as int64."""
-    return xp.sum(x if x.dtype is dtypes.bool_ else xp.not_equal(x, 0), axis=axis, keepdims=keepdims)
-
-
 def _count(x: Any, axes: shapes.Shape) -> int:
     return math.prod(x.shape[k] for k in axes)
 
@@ -253,46 +242,6 @@ def std(xp: Any, x: Any, /, axis: Any = None, *, correction: Any = 0.0, keepdims
     # sqrt has no slope at 0, but the distances from the mean are 0 there too: 0 is in the subdifferential.
     flat = xp.equal(variance, 0.0)
     return xp.where(flat, 0.0, xp.sqrt(xp.where(flat, 1.0, variance)))
-
-
-def _first(xp: Any, x: Any, axis: Any, keepdims: bool, name: str) -> Any:
-    """Return the position of the first extreme element: the smallest position of those equal to it, or of a NaN."""
-    words = f"take the arg{name[:3]}"
-    if axis is None:
-        flat = xp.reshape_(x, (shapes.size(x.shape),))
-        found = _first(xp, flat, 0, False, name)
-        return xp.reshape_(found, (1,) * x.ndim) if keepdims and x.ndim else found
-    k = shapes.axis(words, axis, x.ndim)
-    n = x.shape[k]
-    if n == 0:
-        raise ShapeError(f"cannot {words} of shape {list(x.shape)} along axis {k}: an empty axis has none")
-    best = getattr(xp, name)(x, (k,))
-    hit = xp.equal(x, best)
-    if dtypes.KINDS[x.dtype] == "float":
-        hit = xp.bitwise_or(hit, xp.not_equal(x, x))
-    return settle(xp, x, xp.min_(xp.where(hit, places(xp, n, k, x.ndim), n), (k,)), (k,), keepdims)
-
-
-@composite(
-    reference=lambda np, x, axis=None, keepdims=False: np.argmax(x, axis=axis, keepdims=keepdims),
-    samples=over_axes(single=True),
-    dtypes="int float",
-    differentiable=False,
-)
-def argmax(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:
-    """The position of the first maximum along an axis, or in the flattened array; a NaN is the maximum."""
-    return _first(xp, x, axis, keepdims, "max_")
-
-
-@composite(
-    reference=lambda np, x, axis=None, keepdims=False: np.argmin(x, axis=axis, keepdims=keepdims),
-    samples=over_axes(single=True),
-    dtypes="int float",
-    differentiable=False,
-)
-def argmin(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:
-    """The position of the first minimum along an axis, or in the flattened array; a NaN is the minimum."""
-    return _first(xp, x, axis, keepdims, "min_")
 
 
 @composite(

@@ -35,7 +35,7 @@ def _fused(step: Fused) -> str:
     rows, columns = list(extents[: kernel.parallel]), list(extents[kernel.parallel :])
     read, written = _traffic(step)
     head = f"fused kernel over {rows}" + (f", reducing {columns}" if columns else "")
-    return f"{head}: reads {read:,} bytes, writes {written:,} bytes\n" + _indent(show(kernel, step.ints))
+    return f"{head}: reads {read:,} bytes, writes {written:,} bytes\n" + _indent(show(kernel, (*step.ints, 0) if kernel.status >= 0 else step.ints))
 
 
 def _traffic(step: Fused) -> tuple[int, int]:

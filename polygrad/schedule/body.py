@@ -10,6 +10,9 @@ from polygrad.driver.ir import SCALAR_OPS, STORAGE, Instr
 from polygrad.ops.table import Op
 
 
+_SIGNED = {"negative", "multiply", "divide", "add", "subtract"}
+
+
 class Body:
     """Instructions by number; an instruction that is already there is not written again."""
 
@@ -45,7 +48,36 @@ class Body:
     def __call__(self, op: str, *args: int) -> int:
         """Return a scalar op of values of one dtype."""
         dtype = self.dtype(args[0])
+        if dtype in ("float32", "float64") and op in _SIGNED:
+            moved = self._without_sign(op, args)
+            if moved is not None:
+                return moved
         return self.add(Instr(op, "bool" if SCALAR_OPS[op].compares else dtype, args))
+
+    def _operand_of_negative(self, value: int) -> int | None:
+        instr = self.instrs[value]
+        return instr.args[0] if instr.op == "negative" else None
+
+    def _without_sign(self, op: str, args: tuple[int, ...]) -> int | None:
+        """Move a negation outwards, where it may cancel or end up on a row; rounding is symmetric, so no bit changes."""
+        inner = [self._operand_of_negative(a) for a in args]
+        if op == "negative":
+            return inner[0]
+        a, b = args
+        if op in ("multiply", "divide"):
+            if inner[0] is not None and inner[1] is not None:
+                return self(op, inner[0], inner[1])
+            if inner[0] is not None or inner[1] is not None:
+                positive = self(op, a if inner[0] is None else inner[0], b if inner[1] is None else inner[1])
+                return self("negative", positive)
+        elif op == "add":
+            if inner[1] is not None:
+                return self("subtract", a, inner[1])
+            if inner[0] is not None:
+                return self("subtract", b, inner[0])
+        elif op == "subtract" and inner[1] is not None:
+            return self("add", a, inner[1])
+        return None
 
     def apply(self, op: Op, args: list[int]) -> int:
         """Return an elementwise op of the table; storage dtypes are computed in float32 and rounded back."""
@@ -61,6 +93,9 @@ class Body:
         """Return a reduction over the reduced axes; storage dtypes accumulate in float32."""
         stored = self.dtype(value)
         wide = self.cast(value, "float32") if stored in STORAGE else value
+        inner = self._operand_of_negative(wide)
+        if kind == "sum" and inner is not None and self.dtype(wide) in ("float32", "float64"):
+            return self("negative", self.reduce(kind, inner))
         return self.cast(self.add(Instr("reduce", self.dtype(wide), (wide,), kind)), stored)
 
     def iota(self, terms: list[tuple[int, int]], const: int, dtype: str) -> int:
@@ -83,7 +118,7 @@ def guard_loads(instrs: list[Instr], stored: list[int]) -> tuple[list[Instr], li
     """Guard the loads that only one arm of a `where` uses, if its condition is known from indices and scalars alone.
 
     The loads of a masked element are then not made (a causal mask halves the traffic). The instructions come back in an order
-    in which a guard stands before its load, together with the new number of each old one.
+    in which a guard stands before its load and without dead ones, together with the new number of each old one.
     """
     index_only = _index_only(instrs)
     guards: list[int | None] = [None] * len(instrs)  # None: not used yet; -1: used without a guard
@@ -107,7 +142,7 @@ def guard_loads(instrs: list[Instr], stored: list[int]) -> tuple[list[Instr], li
         i._replace(guard=g) if i.op == "load" and not i.args and (g := guards[n]) is not None and g >= 0 else i
         for n, i in enumerate(instrs)
     ]
-    return _in_order(marked) if any(i.guard >= 0 for i in marked) else (instrs, list(range(len(instrs))))
+    return _in_order(marked, stored)
 
 
 def _index_only(instrs: list[Instr]) -> list[bool]:
@@ -118,11 +153,11 @@ def _index_only(instrs: list[Instr]) -> list[bool]:
     return out
 
 
-def _in_order(instrs: list[Instr]) -> tuple[list[Instr], list[int]]:
-    """Renumber so that guards stand before the loads that they guard."""
+def _in_order(instrs: list[Instr], stored: list[int]) -> tuple[list[Instr], list[int]]:
+    """Renumber so that guards stand before the loads that they guard, and what no store needs is gone."""
     out: list[Instr] = []
     new: dict[int, int] = {}
-    stack = list(range(len(instrs) - 1, -1, -1))
+    stack = sorted(stored, reverse=True)
     while stack:
         n = stack[-1]
         if n in new:
@@ -136,7 +171,7 @@ def _in_order(instrs: list[Instr]) -> tuple[list[Instr], list[int]]:
         stack.pop()
         new[n] = len(out)
         out.append(i._replace(args=tuple(new[a] for a in i.args), guard=new[i.guard] if i.guard >= 0 else -1))
-    return out, [new[n] for n in range(len(instrs))]
+    return out, [new.get(n, -1) for n in range(len(instrs))]
 
 
 def name(dtype: dtypes.DType) -> str:

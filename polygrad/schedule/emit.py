@@ -55,6 +55,7 @@ class Emitter:
         self.partials: dict[int, tuple[Node, int]] = {}
         self.wanted_parts = parts
         self._views: dict[Any, int] = {}
+        self._full: list[bool] = []
 
     def emit(self) -> FusedLaunch:
         """Return the launch."""
@@ -82,7 +83,7 @@ class Emitter:
             if node is not None and node.storage is not None:
                 offsets.append((len(ints), node))
             ints += own
-        traced = {numbers[k]: node for k, node in self.gathers.items()}
+        traced = {numbers[k]: node for k, node in self.gathers.items() if numbers[k] >= 0}
         return FusedLaunch(
             kernel, tuple(self.buffers), tuple(ints), tuple(self.scalars), tuple(offsets), outputs, self.partials, traced
         )
@@ -114,13 +115,42 @@ class Emitter:
             return self._gather(demand) if how == "gather" else self._check(demand)
         args = [self.value(a) for a in demand.args]
         if how == "reduce":
-            return body.reduce(node.spec.op.instr, args[0])
+            return self._reduce(node.spec.op.instr, args[0])
         kind = node.spec.op.kind
         if kind == "cast":
             return body.cast(args[0], dtype)
         if kind == "bitcast":
             return body.add(Instr("bitcast", dtype, (args[0],)))
         return body.apply(node.spec.op, args)
+
+    def _reduce(self, kind: str, value: int) -> int:
+        """Reduce a value; one that is the same along the reduced axes is its own maximum, and is spread out for a sum."""
+        if len(self.axes) == len(self.rows):
+            return value  # every reduced axis has one element
+        if not self._is_full(value):
+            if kind in ("max", "min"):
+                return value
+            index = self.body.iota([(len(self.rows), 1)], 0, "int64")
+            everywhere = self.body("less_equal", self.body.const(0, "int64"), index)
+            value = self.body.where(everywhere, value, value)
+        return self.body.reduce(kind, value)
+
+    def _is_full(self, value: int) -> bool:
+        """Whether a value varies along the reduced axes."""
+        for n in range(len(self._full), value + 1):
+            instr = self.body.instrs[n]
+            if instr.op == "reduce":
+                full = False
+            elif instr.op == "iota":
+                full = instr.attr >= len(self.rows)
+            else:
+                full = any(self._full[a] for a in instr.args)
+                if instr.op == "load":
+                    view = self.views[instr.attr]
+                    along = any(s != 0 for s in view.strides[len(self.rows) :])
+                    full = full or along or any(k >= len(self.rows) for k in view.window)
+            self._full.append(full)
+        return self._full[value]
 
     def _scalar(self, node: Node) -> int:
         if node not in self.scalars:

@@ -110,7 +110,7 @@ class Fusion:
         parent = node.parents[0]
         over, shape = node.spec.attrs[0], parent.aval.shape
         kept = [k for k in range(len(shape)) if k not in over and shape[k] > 1]
-        return bool(kept) and parent.storage is None and all(k < kept[0] for k in over if shape[k] > 1) and parent.aval.size > SMALL
+        return bool(kept) and all(k < kept[0] for k in over if shape[k] > 1) and parent.aval.size > SMALL
 
     # ---- the work list ------------------------------------------------------------------------------------------
 

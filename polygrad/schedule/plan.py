@@ -108,6 +108,12 @@ def _resolve(asked: list[Node]) -> tuple[list[Node], dict[Node, Any]]:
             continue
         if base.storage is None:
             wanted[base] = None
+    for node in [n for n in wanted if n.spec.op.kind == "slice"]:
+        found = view_of(node, set(wanted) - {node})
+        if found is not None and (found[0].storage is not None or found[0].spec.op.kind in ("matmul", "reduce", "scatter")):
+            del wanted[node]
+            if found[0].storage is None:
+                wanted[found[0]] = None
     held = set(wanted)
     for node in asked:
         if node in held:
@@ -117,13 +123,6 @@ def _resolve(asked: list[Node]) -> tuple[list[Node], dict[Node, Any]]:
             wanted[node] = None
         else:
             views[node] = found
-    for node in [n for n in wanted if n.spec.op.kind == "slice"]:
-        found = view_of(node, set(wanted) - {node})
-        if found is not None and (found[0].storage is not None or found[0].spec.op.kind in ("matmul", "reduce", "scatter")):
-            del wanted[node]
-            views[node] = found
-            if found[0].storage is None:
-                wanted[found[0]] = None
     return list(wanted), views
 
 

@@ -69,8 +69,18 @@ def _reshape_view(shape: Any, strides: Any, out: Any) -> tuple[Any, Any, int] | 
     """Return the strides of a reshape without a copy, if there are any."""
     axes = [Axis(n) for n in out]
     index = through_reshape(tuple(variable(a) for a in axes), out, shape)
-    if index is None or any(a.parts is not None for a in axes):
+    if index is None:
         return None
     flat = address(settle_map(index), strides)
     steps = dict(flat.terms)
-    return out, tuple(steps.get(a, 0) for a in axes), flat.const
+    merged = [_merged(a, steps) for a in axes]
+    return None if None in merged else (out, tuple(merged), flat.const)
+
+
+def _merged(axis: Axis, steps: dict[Axis, int]) -> int | None:
+    """Return the one stride of an axis that consists of several memory axes; None if they do not follow each other."""
+    leaves = [a for a in axis.leaves() if a.extent > 1]
+    for outer, inner in zip(leaves, leaves[1:], strict=False):
+        if steps.get(outer, 0) != steps.get(inner, 0) * inner.extent:
+            return None
+    return steps.get(leaves[-1], 0) if leaves else 0

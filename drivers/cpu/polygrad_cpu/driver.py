@@ -14,6 +14,7 @@ from polygrad.driver import (
     DeviceInfo,
     DriverBase,
     DriverInfo,
+    DriverUnavailable,
     Features,
     Kernel,
     Limits,
@@ -25,7 +26,7 @@ from polygrad.driver.ir import DTYPES
 
 
 class CpuDriver(DriverBase):
-    """NumPy on the host's cores: generated calls of its ufuncs over blocks that fit the cache, on threads; BLAS through NumPy."""
+    """NumPy on the host's cores: generated calls of its ufuncs over blocks that fit the cache, on threads."""
 
     info: ClassVar[DriverInfo] = DriverInfo(
         name="cpu", summary="the host's cores through NumPy", requires="numpy >= 2.0", priority=0
@@ -39,7 +40,7 @@ class CpuDriver(DriverBase):
 
         if ordinal != 0:
             message = f"there is no device cpu:{ordinal}; the cores of this machine are one device, cpu:0"
-            raise ValueError(message)
+            raise DriverUnavailable(message)
         self.settings = settings.read_settings(options)
         self.memory = memory.Memory(memory.total_memory())
         return DeviceInfo(
@@ -64,7 +65,7 @@ class CpuDriver(DriverBase):
         return self.memory.allocate(nbytes)
 
     def free(self, handle: Any) -> None:
-        if handle.base is not None and handle.base.dtype == handle.dtype and handle.base.base is None:
+        if handle.base is not None and not isinstance(handle.base, memoryview):  # adopted memory was never counted
             self.memory.give_back(len(handle))
 
     def memory_info(self) -> MemoryInfo:
@@ -78,12 +79,12 @@ class CpuDriver(DriverBase):
 
         return adopt(memory)
 
-    def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+    def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
         from polygrad_cpu import transfer  # noqa: PLC0415
 
         transfer.write(outs[0], attrs["data"])
 
-    def op_read(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+    def op_read(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
         from polygrad_cpu import transfer  # noqa: PLC0415
 
         transfer.read(ins[0], attrs["into"])
@@ -97,17 +98,17 @@ class CpuDriver(DriverBase):
 
     # ---- ops ----------------------------------------------------------------------------------------------
 
-    def op_copy(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+    def op_copy(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
         from polygrad_cpu import transfer  # noqa: PLC0415
 
         transfer.copy(outs[0], ins[0], self.settings)
 
-    def op_matmul(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+    def op_matmul(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
         from polygrad_cpu.product import matmul  # noqa: PLC0415
 
         matmul(outs[0], ins[0], ins[1])
 
-    def op_random_bits(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+    def op_random_bits(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
         from polygrad_cpu.philox import fill  # noqa: PLC0415
 
         fill(outs[0], attrs["key"], attrs["counter"], self.settings)

@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
 from polygrad.driver import Kernel
 from polygrad.driver.types import Handle
-
 from polygrad_cpu import source
 from polygrad_cpu.frame import Binding, Place
 from polygrad_cpu.geometry import Box, Cut, blocks, row_boxes
 from polygrad_cpu.reduction import Pile
+from polygrad_cpu.source import Programs
 from polygrad_cpu.workers import Workspace, call, share
 
 Array = np.ndarray[Any, Any]
@@ -60,7 +61,8 @@ def cut_tasks(kernel: Kernel, binding: Binding, cut: Cut) -> list[Task]:
 class Execution:
     """What both loops share: the launch, and functions called in a workspace at a place."""
 
-    def __init__(self, kernel: Kernel, binding: Binding, cut: Cut, threads: int) -> None:
+    def __init__(self, programs: Programs, binding: Binding, cut: Cut, threads: int) -> None:
+        kernel = programs.kernel
         self.kernel, self.binding, self.cut, self.threads = kernel, binding, cut, threads
         self.serial = next(_serial)
         self.work = cut_tasks(kernel, binding, cut)
@@ -100,9 +102,9 @@ class Execution:
 class Blocks(Execution):
     """Blocks that hold all reduced axes: every value is computed once."""
 
-    def __init__(self, kernel: Kernel, binding: Binding, cut: Cut, threads: int) -> None:
-        super().__init__(kernel, binding, cut, threads)
-        self.code = source.whole(kernel)
+    def __init__(self, programs: Programs, binding: Binding, cut: Cut, threads: int) -> None:
+        super().__init__(programs, binding, cut, threads)
+        self.code = programs.whole
 
     def run(self, buffers: Sequence[Handle], scalars: Sequence[Any]) -> None:
         """Run a launch."""
@@ -124,10 +126,12 @@ class Blocks(Execution):
 class Chunks(Execution):
     """Chunks of the reduced axes: a pass for each level, FULL values computed again in each."""
 
-    def __init__(self, kernel: Kernel, binding: Binding, cut: Cut, threads: int) -> None:
-        super().__init__(kernel, binding, cut, threads)
-        self.levels = source.levels(kernel)
-        self.rows = sorted({i.number for level in self.levels for c in level[:2] if c for i in c.positional if i.what == "row"})
+    def __init__(self, programs: Programs, binding: Binding, cut: Cut, threads: int) -> None:
+        super().__init__(programs, binding, cut, threads)
+        self.levels = programs.levels
+        self.rows = sorted(
+            {i.number for level in self.levels for c in level[:2] if c for i in c.positional if i.what == "row"}
+        )
         self.rows += [p for level in self.levels for p in level.reduces if p not in self.rows]
         # Enough boxes for all threads: each thread takes boxes. Else all threads work on one box's chunks.
         self.by_box = len(self.work) >= 2 * threads
@@ -159,9 +163,7 @@ class Chunks(Execution):
         shape = tuple(stop - start for start, stop in box)
         geometry = self.binding.geometry
         body = self.kernel.body
-        rows = {
-            p: np.empty(geometry.value_extents(p, shape), source.numpy_dtype(body[p].dtype)) for p in self.rows
-        }
+        rows = {p: np.empty(geometry.value_extents(p, shape), source.numpy_dtype(body[p].dtype)) for p in self.rows}
         for level in self.levels:
             if level.row is not None:
                 call(self._caller(level.row, Place(box, parts, rows), launch))
@@ -184,7 +186,8 @@ class Chunks(Execution):
         chunks = list(blocks(place.box, self.cut.step, geometry.reduced_axes))
         count = min(self.segments, len(chunks))
         piles = [
-            {p: Pile(body[p].attr, place.rows[p].shape, place.rows[p].dtype) for p in level.reduces} for _ in range(count)
+            {p: Pile(body[p].attr, place.rows[p].shape, place.rows[p].dtype) for p in level.reduces}
+            for _ in range(count)
         ]
         numbers = itertools.count()
 

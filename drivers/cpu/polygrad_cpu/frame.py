@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from polygrad.driver import Kernel
 from polygrad.driver.ir import ITEMSIZE
 from polygrad.driver.launch import Launch
 from polygrad.driver.types import Handle
-
 from polygrad_cpu.gather import Gather
 from polygrad_cpu.geometry import Box, Geometry
 from polygrad_cpu.reduction import Reducer, reducer
@@ -41,7 +41,8 @@ class Memory(NamedTuple):
 def memory_of(kernel: Kernel, geometry: Geometry, number: int, offset: int) -> Memory | None:
     """Return what view *number* reaches: of a windowed view what lies inside (None if nothing does).
 
-    A gathering view is one-dimensional, from its least address to its greatest; a partial one has its parts as first axis.
+    A gathering view is one-dimensional, from its least address to its greatest; a partial one has its parts as first
+    axis.
     """
     view = kernel.views[number]
     strides, size, dtype = geometry.strides[number], ITEMSIZE[view.dtype], numpy_dtype(view.dtype)
@@ -65,7 +66,7 @@ def memory_of(kernel: Kernel, geometry: Geometry, number: int, offset: int) -> M
 
 
 class Place(NamedTuple):
-    """Where a function is run: a box of the iteration space, the part of each partial view that its rows belong to, and what lives outside."""
+    """Where a function is run: a box, the part of each partial view that its rows belong to, what lives outside."""
 
     box: Box
     parts: Mapping[int, int] = {}
@@ -76,7 +77,9 @@ class Place(NamedTuple):
 class Binding:
     """A kernel, a geometry and the offsets of a launch: from these follow the arguments of a function anywhere."""
 
-    def __init__(self, kernel: Kernel, geometry: Geometry, offsets: Sequence[int], memory: Sequence[Memory | None]) -> None:
+    def __init__(
+        self, kernel: Kernel, geometry: Geometry, offsets: Sequence[int], memory: Sequence[Memory | None]
+    ) -> None:
         self.kernel = kernel
         self.geometry = geometry
         self.offsets = offsets
@@ -201,7 +204,7 @@ class Binding:
 
 
 def _adder(geometry: Geometry, extents: tuple[int, ...], block: tuple[int, ...], dtype: np.dtype[Any]) -> Reducer:
-    """Return a function (value, target) that sums a block over its rows and adds that to *target*, a part of a partial store."""
+    """Return a function (value, target) that adds the sum of a block over its rows to part of a partial store."""
     reduce = reducer("sum", extents, block, geometry.parallel_axes)
     rows = np.empty([n if r else 1 for n, r in zip(extents, geometry.reduced, strict=True)], dtype)
 

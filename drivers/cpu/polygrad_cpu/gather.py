@@ -38,7 +38,7 @@ class Gather:
 
     __slots__ = ("box", "fill", "first", "flat", "gathers", "report", "status", "strides", "window")
 
-    def __init__(  # noqa: PLR0913  the parameters of a view
+    def __init__(  # noqa: PLR0913, PLR0917  the parameters of a view
         self,
         flat: Array,
         first: int,
@@ -91,7 +91,7 @@ class Gather:
         np.take(self.flat, np.broadcast_to(address, out.shape), out=out, mode="clip")
 
     def _take_rows(self, out: Array, indices: Sequence[Array], box: tuple[tuple[int, int], ...]) -> bool:
-        """Copy whole runs of memory, if one index chooses among rows that lie behind one another; say whether that was so."""
+        """Copy whole runs of memory, if one index chooses among rows behind one another; say whether that was so."""
         if len(indices) != 1 or self.first:
             return False
         (stride, size), index = self.gathers[0], indices[0]

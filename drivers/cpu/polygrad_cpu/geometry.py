@@ -2,9 +2,9 @@
 
 Here: what follows from a kernel and its extents and strides. Not here: offsets, buffers, threads, code.
 
-Axes of extent 1 go. Neighbours over which every view runs on are merged. The rest is ordered by the strides of the biggest
-view, so that a column reduction and a transposed operand run along memory; a very short innermost axis is moved outwards, for
-NumPy's inner loop is the last axis.
+Axes of extent 1 go. Neighbours over which every view runs on are merged. The rest is ordered by the strides of the
+biggest view, so that a column reduction and a transposed operand run along memory; a very short innermost axis is
+moved outwards, for NumPy's inner loop is the last axis.
 """
 
 import itertools
@@ -15,7 +15,6 @@ from typing import NamedTuple
 from polygrad.driver import Kernel, placements
 from polygrad.driver.ir import ITEMSIZE
 from polygrad.driver.launch import Launch
-
 from polygrad_cpu import source
 
 SHORT = 16  # elements of an innermost axis that are too few for a loop of their own
@@ -24,10 +23,18 @@ KEEP = 4  # a row may exceed the block so many times before its values are compu
 NARROW = 16  # columns of a block, at least, where rows are reduced and columns are along memory
 
 # Nanoseconds an element, roughly: enough to say whether a launch is worth a second thread.
-COST = dict.fromkeys(
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh pow fmod modulo quotient".split(),
-    1.5,
-) | {"erf": 6.0, "sqrt": 0.4, "rsqrt": 0.6, "where": 0.45, "reduce": 0.2, "load": 0.1}
+DEAR = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh pow fmod "
+    "modulo quotient"
+)
+COST = dict.fromkeys(DEAR.split(), 1.5) | {
+    "erf": 6.0,
+    "sqrt": 0.4,
+    "rsqrt": 0.6,
+    "where": 0.45,
+    "reduce": 0.2,
+    "load": 0.1,
+}
 
 Box = tuple[tuple[int, int], ...]  # a half-open range for each axis
 
@@ -45,6 +52,7 @@ class Geometry(NamedTuple):
     varies: tuple[tuple[bool, ...], ...]  # of each instruction: along which axes
     memory: tuple[int, ...]  # the axes, from the one along memory outwards
     conflict: bool
+    short: int  # a parallel axis so short that blocks hold one index of it, or -1
     tag: int
 
     @property
@@ -90,15 +98,18 @@ def arrange(kernel: Kernel, launch: Launch) -> Geometry:
             groups.append([axis])
     extents = [math.prod(launch.extents[a] for a in group) for group in groups]
     memory = list(range(len(groups)))[::-1]
-    if len(groups) > 1 and extents[-1] <= SHORT and extents[-2] >= 4 * SHORT:
-        memory = [len(groups) - 2, len(groups) - 1, *memory[2:]]
-        groups[-2:] = groups[:-3:-1]
-        extents[-2:] = extents[:-3:-1]
+    short = -1
+    if _should_swap(groups, extents, kernel.parallel):
+        short, long = len(groups) - 2, len(groups) - 1
+        memory = [short, long, *memory[2:]]
+        groups[short:] = groups[long], groups[short]
+        extents[short:] = extents[long], extents[short]
     flat = [tuple(s[group[-1]] if launch.extents[group[-1]] > 1 else 0 for group in groups) for s in strides]
     reduced = tuple(group[0] >= kernel.parallel for group in groups)
     place = {a: k for k, group in enumerate(groups) for a in group}
     windows = [
-        {place[axis]: (max(lo, 0), max(0, min(hi, launch.extents[axis]))) for axis, lo, hi in view.window} for view in bound
+        {place[axis]: (max(lo, 0), max(0, min(hi, launch.extents[axis]))) for axis, lo, hi in view.window}
+        for view in bound
     ]
     return Geometry(
         extents=tuple(extents),
@@ -110,9 +121,20 @@ def arrange(kernel: Kernel, launch: Launch) -> Geometry:
         parts=tuple((view.parts, view.part_stride) for view in bound),
         varies=_variation(kernel, flat, windows, reduced, place),
         memory=tuple(memory),
-        conflict=_conflict(flat, extents),
+        conflict=short < 0 and _conflict(flat, extents),
+        short=short if short >= 0 and not reduced[short] else -1,
         tag=launch.tag,
     )
+
+
+def _should_swap(groups: Sequence[Sequence[int]], extents: Sequence[int], parallel: int) -> bool:
+    """Say whether the last axis is short and the one before it would be a better inner loop.
+
+    Columns that are summed stay as they are: rows of a few columns are joined to long ones instead.
+    """
+    if len(groups) < 2 or extents[-1] > SHORT or extents[-2] < 4 * SHORT:  # noqa: PLR2004  there is no one before
+        return False
+    return groups[-1][0] >= parallel or groups[-2][0] < parallel
 
 
 def _by_weight(kernel: Kernel, launch: Launch, axes: Sequence[int]) -> list[int]:
@@ -126,7 +148,9 @@ def _by_weight(kernel: Kernel, launch: Launch, axes: Sequence[int]) -> list[int]
     return sorted(range(len(kernel.views)), key=weight, reverse=True)
 
 
-def _sorted(axes: Sequence[int], views: Sequence[int], strides: Sequence[Sequence[int]], extents: Sequence[int]) -> list[int]:
+def _sorted(
+    axes: Sequence[int], views: Sequence[int], strides: Sequence[Sequence[int]], extents: Sequence[int]
+) -> list[int]:
     """Order axes from the greatest stride to the least, by the first view that tells two of them apart."""
     order: list[int] = []
     for axis in axes:
@@ -170,7 +194,8 @@ def _variation(
 ) -> tuple[tuple[bool, ...], ...]:
     found: list[tuple[bool, ...]] = []
     rank = len(reduced)
-    # A value that is computed into the memory where it is stored has the store's shape: so has, then, any that could be.
+    # A value that is computed into the memory where it is stored has the store's shape: so has, then, any that could
+    # be.
     stored = {store.value: store.view for store in kernel.stores if not kernel.views[store.view].partial}
     for position, instr in enumerate(kernel.body):
         varies = [any(found[a][k] for a in instr.args) for k in range(rank)]
@@ -191,7 +216,9 @@ def _conflict(strides: Sequence[Sequence[int]], extents: Sequence[int]) -> bool:
     if len(extents) < 2:  # noqa: PLR2004  one axis has one order
         return False
     last = len(extents) - 1
-    return any(s[last] and any(0 < abs(s[k]) < abs(s[last]) and extents[k] > SHORT for k in range(last)) for s in strides)
+    return any(
+        s[last] and any(0 < abs(s[k]) < abs(s[last]) and extents[k] > SHORT for k in range(last)) for s in strides
+    )
 
 
 # ---- blocks ------------------------------------------------------------------------------------------------
@@ -253,6 +280,10 @@ def _fill(geometry: Geometry, axes: Sequence[int], budget: int) -> dict[int, int
     room = max(1, budget)
     for i, k in enumerate(axes):
         n = geometry.extents[k]
+        if k == geometry.short:  # its neighbours share lines of the cache, so that the blocks of all should fit it
+            step[k] = 1
+            room = max(1, room // n)
+            continue
         most = min(room, TILE) if geometry.conflict and i == 0 and len(axes) > 1 else room
         step[k] = n if n <= most else -(-n // -(-n // most))  # pieces of one size
         room = max(1, room // step[k])
@@ -263,13 +294,11 @@ def blocks(box: Box, step: Sequence[int], axes: Sequence[int]) -> Iterator[Box]:
     """Cut *box* along *axes* into blocks, first axis slowest."""
     ranges = [range(*box[k], step[k]) if k in axes else (box[k][0],) for k in range(len(box))]
     for starts in itertools.product(*ranges):
-        yield tuple(
-            (start, min(start + step[k], box[k][1])) if k in axes else box[k] for k, start in enumerate(starts)
-        )
+        yield tuple((start, min(start + step[k], box[k][1])) if k in axes else box[k] for k, start in enumerate(starts))
 
 
 def row_boxes(geometry: Geometry, first: int, last: int) -> list[Box]:
-    """Return boxes that cover rows first .. last - 1 of the parallel axes, numbered in C order over the kernel's axes."""
+    """Return boxes that cover rows first .. last - 1, numbered in C order over the kernel's parallel axes."""
     axes = sorted(geometry.parallel_axes, key=lambda k: geometry.members[k])
     whole = [(0, n) for n in geometry.extents]
     found: list[Box] = []

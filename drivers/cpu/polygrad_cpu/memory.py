@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from polygrad.driver import MemoryInfo, OutOfMemory
 
 Array = np.ndarray[Any, Any]
@@ -42,9 +43,9 @@ def available_memory(total: int) -> int:
 class Memory:
     """Blocks of host memory.
 
-    Linux grants what it does not have and kills who uses it; so what is asked for is added up and refused beyond the total.
-    numpy.empty asks for huge pages from 4 MiB on, without which first use costs ten times as much; mapping memory by hand was
-    no faster.
+    Linux grants what it does not have and kills who uses it; so what is asked for is added up and refused beyond the
+    total. numpy.empty asks for huge pages from 4 MiB on, without which first use costs ten times as much; mapping
+    memory by hand was no faster.
     """
 
     def __init__(self, total: int) -> None:

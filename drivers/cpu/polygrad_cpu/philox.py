@@ -8,15 +8,16 @@ import itertools
 from typing import Any
 
 import numpy as np
-from polygrad.driver import Ref
 
+from polygrad.driver import Ref
 from polygrad_cpu.settings import Settings
 from polygrad_cpu.transfer import array
 from polygrad_cpu.workers import Workspace, share
 
 Array = np.ndarray[Any, Any]
 
-BLOCK = 1 << 14  # counters: four registers of 128 KiB
+# Counters in a block: on one thread six registers fit the cache; several threads need calls that last.
+ALONE, SHARED = 1 << 13, 1 << 16
 NS = 20  # a counter's four words cost about so much
 M0, M1 = np.array(0xD2511F53, np.uint64), np.array(0xCD9E8D57, np.uint64)
 W0, W1 = 0x9E3779B9, 0xBB67AE85
@@ -57,17 +58,18 @@ def fill(out: Ref, key: int, counter: int, settings: Settings) -> None:
     target = array(out).reshape(-1)
     n = len(target)
     whole = n // 4
-    starts = range(0, whole, BLOCK)
+    threads = settings.threads if whole * NS >= settings.split_ns else 1
+    block = ALONE if threads == 1 else min(SHARED, -(-whole // threads))
+    starts = range(0, whole, block)
     numbers = itertools.count()
 
     def some(_: Workspace) -> None:
         for i in numbers:
             if i >= len(starts):
                 return
-            lo, hi = starts[i], min(starts[i] + BLOCK, whole)
+            lo, hi = starts[i], min(starts[i] + block, whole)
             words(target[4 * lo : 4 * hi].reshape(-1, 4), key, counter + lo)
 
-    threads = settings.threads if whole * NS >= settings.split_ns else 1
     share(some, min(threads, len(starts)))
     if n % 4:
         last = np.empty((1, 4), np.uint32)

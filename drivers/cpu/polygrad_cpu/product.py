@@ -6,8 +6,8 @@ Here: the op matmul: which copies make it one BLAS call, which dtype it runs in.
 from typing import Any
 
 import numpy as np
-from polygrad.driver import Ref
 
+from polygrad.driver import Ref
 from polygrad_cpu.transfer import array
 from polygrad_cpu.workers import quiet_context
 
@@ -45,12 +45,13 @@ def _merge_stack(x: Array, y: Array, c: Array) -> tuple[Array, Array, Array]:
 
 
 def _for_blas(x: Array) -> Array:
-    """Return *x*, copied if BLAS could not take it: one of the last two strides must be the itemsize, the other at least a row.
+    """Return *x*, copied if BLAS could not take it: one of the last two strides must be the itemsize, the other at
+    least a row.
 
     NumPy would multiply other layouts without BLAS, a hundred times slower.
     """
     rows, columns = x.strides[-2:]
-    m, n, size = *x.shape[-2:], x.itemsize
+    (m, n), size = x.shape[-2:], x.itemsize
     along_columns = (columns == size or n == 1) and (rows >= n * size or m == 1) and rows % size == 0
     along_rows = (rows == size or m == 1) and (columns >= m * size or n == 1) and columns % size == 0
     return x if (along_columns or along_rows) else np.ascontiguousarray(x)

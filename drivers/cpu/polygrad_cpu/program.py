@@ -11,23 +11,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
 from polygrad.driver import Kernel, Prepared
 from polygrad.driver.launch import decode
 from polygrad.driver.types import Handle
-
-from polygrad_cpu import geometry, source
+from polygrad_cpu import geometry
 from polygrad_cpu.execution import Blocks, Chunks, Execution, launch_scalars
 from polygrad_cpu.frame import Binding, Place, ndarray
 from polygrad_cpu.settings import Settings
+from polygrad_cpu.source import Programs
 from polygrad_cpu.workers import quiet_context
 
-PLANS = 128  # launch ints that a kernel remembers, twice
+PLANS = 64  # launch ints that a kernel remembers, twice
 
 Run = Callable[[Sequence[Handle], Sequence[Any]], None]
 
 
 def prepare(kernel: Kernel, settings: Settings) -> Prepared:
-    """Return a callable (buffers, ints, scalars) that runs *kernel* and returns when it is done. Any thread may call it."""
+    """Return a callable (buffers, ints, scalars) that runs *kernel* to its end; any thread may call it."""
     plans = _Plans(kernel, settings)
     recent = plans.recent
 
@@ -37,15 +38,16 @@ def prepare(kernel: Kernel, settings: Settings) -> Prepared:
             run = plans.find(ints)
         run(buffers, scalars)
 
-    source.whole(kernel)  # so that what is built is built here, not at the first launch
+    _ = plans.programs.whole  # so that it is built here, not at the first launch
     return launch
 
 
 class _Plans:
-    """The plans of one kernel, by launch ints: a recent generation and an older one, which is cheaper than a list by use."""
+    """The plans of one kernel, by launch ints: a recent generation and an older one, cheaper than a list by use."""
 
     def __init__(self, kernel: Kernel, settings: Settings) -> None:
         self.kernel = kernel
+        self.programs = Programs(kernel)
         self.settings = settings
         self.recent: dict[tuple[int, ...], Run] = {}
         self.older: dict[tuple[int, ...], Run] = {}
@@ -66,35 +68,35 @@ class _Plans:
         return run
 
     def make(self, ints: tuple[int, ...]) -> Run:
-        """Plan a launch. Offsets change often (a window that slides over an array), so what does not depend on them is kept."""
+        """Plan a launch. Offsets change often (a window that slides), so what does not depend on them is kept."""
         offsets = [ints[i] for i in self.offsets]
         shape = tuple(0 if i in self.offsets else n for i, n in enumerate(ints))
         known = self.shapes.get(shape)
         if known is None:
             launch = decode(self.kernel, ints)
             binding = Binding.of(self.kernel, launch, geometry.arrange(self.kernel, launch))
-            known = plan(self.kernel, binding, self.settings)
+            known = plan(self.programs, binding, self.settings)
             if len(self.shapes) >= PLANS:
                 self.shapes.clear()
             self.shapes[shape] = known
         return known.moved(known.binding.moved(offsets)).run
 
 
-def plan(kernel: Kernel, binding: Binding, settings: Settings) -> "Execution | Single":
+def plan(programs: Programs, binding: Binding, settings: Settings) -> "Execution | Single":
     """Choose how to run one launch."""
-    arranged = binding.geometry
+    kernel, arranged = programs.kernel, binding.geometry
     total = math.prod(arranged.extents)
     budget = max(1, settings.block_bytes // geometry.element_bytes(kernel))
     threads = settings.threads if geometry.work_ns(kernel, arranged) >= settings.split_ns else 1
     if threads == 1 and total <= budget and not any(view.partial for view in kernel.views):
-        single = Single(kernel, binding)
+        single = Single(programs, binding)
         if single.nbytes <= settings.small_bytes:
             return single
     if threads > 1:  # no fewer blocks than threads, and no thread with one block more than the others
         count = -(-total // budget)
         budget = max(1, -(-total // (-(-count // threads) * threads)))
     cut = geometry.cut(kernel, arranged, budget)
-    return (Blocks if cut.whole else Chunks)(kernel, binding, cut, threads)
+    return (Blocks if cut.whole else Chunks)(programs, binding, cut, threads)
 
 
 Frame = tuple[Callable[..., Any], list[Any], list[Any]]  # a quiet context's run, registers and such, scalars
@@ -103,12 +105,12 @@ Frame = tuple[Callable[..., Any], list[Any], list[Any]]  # a quiet context's run
 class Single:
     """A small launch in one call; its registers are kept, one set for each thread that is in here at a time."""
 
-    def __init__(self, kernel: Kernel, binding: Binding) -> None:
-        self.kernel, self.binding = kernel, binding
-        self.code = source.whole(kernel)
+    def __init__(self, programs: Programs, binding: Binding) -> None:
+        self.kernel, self.binding = programs.kernel, binding
+        self.code = programs.whole
         self.nbytes = sum(binding.frame_bytes(self.code, binding.geometry.extents))
         self.frames: list[Frame] = []  # shared with the same launch at other offsets
-        self.run = self._any
+        self.run: Run = self._any
 
     def moved(self, binding: Binding) -> "Single":
         """Return the same launch at other offsets."""

@@ -2,8 +2,9 @@
 
 Here: the choice of NumPy calls for one shape, and the adding up of many blocks' results. Not here: what is reduced.
 
-NumPy's reductions call their inner loop once for each run of memory; runs of a few elements cost 20 times the work (measured:
-7 ns an element for pairs, 0.1 for long runs), and a sum over one long run takes twice as long as a sum of its halves.
+NumPy's reductions call their inner loop once for each run of memory; runs of a few elements cost 20 times the work
+(measured: 7 ns an element for pairs, 0.1 for long runs), and a sum over one long run takes twice as long as a sum of
+its halves.
 """
 
 import math
@@ -19,6 +20,8 @@ UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "max": np.max
 
 SHORT = 64  # a run of memory of fewer elements is short
 LONG = 2048  # the run that short ones are joined to
+SOME = 16  # slices that are combined one by one
+LEAST = 256  # elements of a slice for which that pays
 WORTH = 8192  # elements from which joining pays
 
 
@@ -39,7 +42,7 @@ def reducer(kind: str, shape: tuple[int, ...], block: tuple[int, ...], axes: tup
     array([3., 3.], dtype=float32)
     """
     ufunc = UFUNCS[kind]
-    reduce = ufunc.reduce
+    reduce: Callable[..., Any] = ufunc.reduce
     wide = tuple(block[k] if k in axes else n for k, n in enumerate(shape))
 
     def plain(a: Array, out: Array) -> None:
@@ -50,12 +53,33 @@ def reducer(kind: str, shape: tuple[int, ...], block: tuple[int, ...], axes: tup
     count, size = math.prod(wide[k] for k in axes), math.prod(wide)
     moving = [k for k in range(len(wide)) if wide[k] > 1]
     outer = [k for k in moving if k in axes]
+    if len(outer) == 1 and count <= SOME and size // count >= LEAST:
+        return _one_by_one(ufunc, plain, outer[0], wide, last=outer == moving[-1:])
     if size < WORTH or count < 4 or outer != moving[: len(outer)]:  # noqa: PLR2004  fewer rows are not worth joining
         return plain
     run = size // count  # what is left of the memory after the leading axes
     if run >= SHORT or (run == 1 and kind != "sum"):  # the maximum of one long run is NumPy's fastest loop
         return plain
     return _joined(ufunc, plain, count, run)
+
+
+def _one_by_one(ufunc: np.ufunc, plain: Reducer, axis: int, wide: tuple[int, ...], *, last: bool) -> Reducer:
+    """Combine the few slices along *axis*, unless they lie behind one another, where NumPy does just that.
+
+    Of strided memory NumPy would take the axis with the least stride as inner loop, a few elements long.
+    """
+    slices = [tuple(slice(i, i + 1) if k == axis else slice(None) for k in range(len(wide))) for i in range(wide[axis])]
+    first, second, *rest = slices
+
+    def reduce(a: Array, out: Array) -> None:
+        if a.flags.c_contiguous and not last:
+            plain(a, out)
+            return
+        ufunc(a[first], a[second], out=out)
+        for part in rest:
+            ufunc(out, a[part], out=out)
+
+    return reduce
 
 
 def _joined(ufunc: np.ufunc, plain: Reducer, count: int, run: int) -> Reducer:
@@ -89,7 +113,8 @@ def _joined(ufunc: np.ufunc, plain: Reducer, count: int, run: int) -> Reducer:
 
 
 class Pile:
-    """The results of blocks, combined two by two as they come: as accurate as a pairwise sum, in memory of log2(blocks).
+    """The results of blocks, combined two by two as they come: as accurate as a pairwise sum, in memory of
+    log2(blocks).
 
     >>> pile = Pile("sum", (1,), np.dtype(np.float64))
     >>> for x in (1.0, 2.0, 3.0): pile.push(np.array([x]))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from polygrad.driver import Ref
 
+from polygrad.driver import Ref
 from polygrad_cpu.gather import tell
 from polygrad_cpu.transfer import array
 from polygrad_cpu.workers import quiet_context
@@ -20,7 +20,7 @@ AT_ONCE = 1 << 18  # elements whose addresses are made at a time
 
 
 def scatter_add(out: Ref, index: Ref, values: Ref, attrs: Mapping[str, Any]) -> None:
-    """Zero *out*, then add values[j] to out[index[j]]; a bad index is reported in the status word and its row left out."""
+    """Zero *out*, then add values[j] to out[index[j]]; a bad index is reported and its row left out."""
     at = array(index).reshape(-1)
     target, rows = array(out), array(values)
     target = target.reshape(target.shape[0], -1)

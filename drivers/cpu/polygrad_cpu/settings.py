@@ -12,9 +12,10 @@ from dataclasses import dataclass
 class Settings:
     """Measured on 2 cores with 1 MiB of L2 each; README.md says how to measure again.
 
-    `block_bytes` is the size of a register: below 128 KiB threads spend their time handing the interpreter's lock over, above
-    1 MiB the registers leave the cache. `split_ns` is the estimated work from which a launch is split over threads: waking a
-    thread costs 15 to 20 microseconds. Kernels whose registers are all below `small_bytes` keep them, instead of sharing scratch.
+    `block_bytes` is the size of a register: below 128 KiB threads spend their time handing the interpreter's lock
+    over, above 1 MiB the registers leave the cache. `split_ns` is the estimated work from which a launch is split over
+    threads: waking a thread costs 15 to 20 microseconds. Kernels whose registers are all below `small_bytes` keep
+    them, instead of sharing scratch.
     """
 
     threads: int = 1
@@ -29,8 +30,8 @@ def read_settings(options: Mapping[str, str]) -> Settings:
     Parameters
     ----------
     options : mapping
-        ``threads``, ``block_bytes``, ``split_ns``, ``small_bytes``, each a decimal number; the variables of the environment
-        are ``POLYGRAD_CPU_THREADS`` and so on.
+        ``threads``, ``block_bytes``, ``split_ns``, ``small_bytes``, each a decimal number; the variables of the
+        environment are ``POLYGRAD_CPU_THREADS`` and so on.
 
     Raises
     ------
@@ -46,7 +47,9 @@ def read_settings(options: Mapping[str, str]) -> Settings:
     def number(name: str, default: int) -> int:
         text = options.get(name) or os.environ.get(f"POLYGRAD_CPU_{name.upper()}") or str(default)
         if not text.isdecimal() or int(text) < 1:
-            message = f"POLYGRAD_CPU_{name.upper()} is {text!r}; it must be a whole number of at least 1, such as {default}"
+            message = (
+                f"POLYGRAD_CPU_{name.upper()} is {text!r}; it must be a whole number of at least 1, such as {default}"
+            )
             raise ValueError(message)
         return int(text)
 

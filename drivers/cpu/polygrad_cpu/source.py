@@ -1,12 +1,13 @@
 """From a kernel's structure to Python functions: straight lines of ufunc calls that write into registers.
 
-Here: the order of calls, which register holds what and for how long, the text. Not here: shapes, memory, blocks, threads.
+Here: the order of calls, which register holds what and for how long, the text. Not here: shapes, memory, blocks,
+threads.
 
 A function computes some of a kernel's instructions over one block. It has three kinds of parameters, in this order:
-`positional` ones, which differ from block to block (parts of buffers); the launch scalars ``s0 s1 ..`` as 0-d arrays; and
-`frame` ones, which depend on the block's shape alone (registers, reducers). Registers are slots of scratch memory shared by
-liveness; an instruction may write over an operand that it is the last to use if it is a single ufunc, which NumPy runs as if
-nothing overlapped.
+`positional` ones, which differ from block to block (parts of buffers); the launch scalars ``s0 s1 ..`` as 0-d arrays;
+and `frame` ones, which depend on the block's shape alone (registers, reducers). Registers are slots of scratch memory
+shared by liveness; an instruction may write over an operand that it is the last to use if it is a single ufunc, which
+NumPy runs as if nothing overlapped.
 """
 
 import functools
@@ -14,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from polygrad.driver import Kernel, count_build, placements
 from polygrad.driver.ir import ITEMSIZE, Instr, kind
-
 from polygrad_cpu import error_function, special
 
 UFUNCS = {
@@ -49,10 +50,10 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 class Item(NamedTuple):
     """A parameter: what it is, and of which view, instruction or store.
 
-    Positional: ``view`` of a view; ``window``, ``gather``, ``start`` (of an iota, None for 0), ``row`` (a ROW value kept
-    outside) and ``pile`` (which takes a block's part of a reduction) of an instruction.
-    Frame: ``register`` and ``temporary`` of an instruction, in `slot`; ``range`` of an iota; ``reduce`` of an instruction;
-    ``partial`` of a store.
+    Positional: ``view`` of a view; ``window``, ``gather``, ``start`` (of an iota, None for 0), ``row`` (a ROW value
+    kept outside) and ``pile`` (which takes a block's part of a reduction) of an instruction.
+    Frame: ``register`` and ``temporary`` of an instruction, in `slot`; ``range`` of an iota; ``reduce`` of an
+    instruction; ``partial`` of a store.
     """
 
     what: str
@@ -62,7 +63,7 @@ class Item(NamedTuple):
 
 
 class Code(NamedTuple):
-    """A function with what its parameters are; `slots` holds for each slot its bytes an element and whether it is FULL."""
+    """A function and its parameters; `slots` holds for each slot its bytes an element and whether it is FULL."""
 
     function: Callable[..., None]
     text: str
@@ -93,7 +94,7 @@ def is_register(kernel: Kernel, position: int) -> bool:
 
 
 def may_be_direct(kernel: Kernel, position: int) -> bool:
-    """Say whether the value may be computed into the memory that it is stored in, whose shape may be wider than its own."""
+    """Say whether the value may be computed where it is stored, whose shape may be wider than its own."""
     return is_register(kernel, position) and kernel.body[position].op not in ("load", "iota", "reduce")
 
 
@@ -143,7 +144,9 @@ class _Writer:
 
     def _buffers_read(self, step: Step) -> set[int]:
         body, views = self.kernel.body, self.kernel.views
-        found = {views[body[r].attr].buffer for a in self.operands(step) if reads_memory_late(self.kernel, r := self.root(a))}
+        found = {
+            views[body[r].attr].buffer for a in self.operands(step) if reads_memory_late(self.kernel, r := self.root(a))
+        }
         if step.what == "compute" and body[step.number].op == "load":
             found.add(views[body[step.number].attr].buffer)
         return found
@@ -314,7 +317,7 @@ class _Writer:
         return [f"sqrt({args[0]}, {out})", f"divide(one_{instr.dtype}, {out}, {out})"]
 
     def _quotient(self, position: int, instr: Instr, args: list[str], out: str) -> list[str]:
-        """a - a mod b is a multiple of b, so that dividing it rounds nothing, and division by zero is 0 - 0 over 0: 0."""
+        """Divide a - a mod b, a multiple of b, so that nothing is rounded; by zero it is 0 over 0, NumPy's 0."""
         if instr.dtype[0] == "u":
             return [f"floor_divide({args[0]}, {args[1]}, {out})"]
         (rest,) = self._temporaries(position, [instr.dtype])
@@ -374,7 +377,7 @@ class _Writer:
 
 
 class Level(NamedTuple):
-    """One pass of a kernel whose reduced axes are run in chunks: ROW work, then a loop of FULL work; either may be absent."""
+    """One pass of a kernel whose reduced axes are run in chunks: ROW work, then a loop of FULL work, or either."""
 
     row: Code | None
     chunk: Code | None
@@ -397,6 +400,23 @@ def _closure(kernel: Kernel, wanted: Sequence[int], follow: Callable[[int], bool
     return found
 
 
+class Programs:
+    """The functions of one kernel, each made when it is first needed and kept."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    @functools.cached_property
+    def whole(self) -> Code:
+        """The function for blocks that hold all reduced axes."""
+        return whole(self.kernel)
+
+    @functools.cached_property
+    def levels(self) -> tuple[Level, ...]:
+        """The functions for chunks of the reduced axes."""
+        return levels(self.kernel)
+
+
 @functools.lru_cache(maxsize=1024)
 def whole(kernel: Kernel) -> Code:
     """Return the function that computes the whole kernel over a block that holds all reduced axes."""
@@ -411,14 +431,14 @@ def whole(kernel: Kernel) -> Code:
 
 @functools.lru_cache(maxsize=1024)
 def levels(kernel: Kernel) -> tuple[Level, ...]:
-    """Return the passes of *kernel* for chunks of the reduced axes; FULL values are computed again in each that needs them."""
+    """Return the passes of *kernel* for chunks of the reduced axes; each computes the FULL values that it needs."""
     places, live = placements(kernel), needed(kernel)
     result = []
     for level in range(max(places[p].level for p in live) + 1):
         stores = [n for n, store in enumerate(kernel.stores) if places[store.value].level == level]
         rows = [
             p for p in sorted(live)
-            if not places[p].full and places[p].level == level and is_register(kernel, p) and kernel.body[p].op != "reduce"
+            if places[p] == (False, level) and is_register(kernel, p) and kernel.body[p].op != "reduce"
         ]  # fmt: skip
         row_steps = [Step("compute", p) for p in rows]
         row_steps += [Step("store", n) for n in stores if not places[kernel.stores[n].value].full]

@@ -14,10 +14,15 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-BITS = {1: np.dtype(np.int8), 2: np.dtype(np.int16), 4: np.dtype(np.int32), 8: np.dtype(np.int64)}
+BITS: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.int8),
+    2: np.dtype(np.int16),
+    4: np.dtype(np.int32),
+    8: np.dtype(np.int64),
+}
 
-# Below this many elements two masked copies are faster than five passes of integer arithmetic; above it the passes are ten
-# times faster, for a masked copy is not vectorised.
+# Below this many elements two masked copies are faster than five passes of integer arithmetic; above it the passes are
+# ten times faster, for a masked copy is not vectorised.
 FEW = 400
 
 
@@ -61,7 +66,8 @@ def zero_or_select(condition: Array, zero: Array, b: Array, out: Array, mask: Ar
 
 
 def window(cut: tuple[Array | None, tuple[slice, ...] | None], fill: Array, out: Array) -> Array:
-    """Return the elements of a windowed view: the memory itself if the block lies inside, else *out*, filled and copied to.
+    """Return the elements of a windowed view: the memory itself if the block lies inside, else *out*, filled and
+    copied to.
 
     *cut* is (the part of the memory inside the window, its place in *out*).
     """
@@ -84,8 +90,9 @@ def window_into(cut: tuple[Array | None, tuple[slice, ...] | None], fill: Array,
 def to_bfloat16(a: Array, out: Array) -> None:
     """Round *a*, float64 or integers, to bfloat16 once: ml_dtypes would round to float32 first, and then again.
 
-    The value is rounded to float32 "to odd" (toward zero, with the last bit set if that lost anything), which leaves enough
-    for the second rounding to be right. Source: S. Boldo, G. Melquiond, "When double rounding is odd", IMACS 2005.
+    The value is rounded to float32 "to odd" (toward zero, with the last bit set if that lost anything), which leaves
+    enough for the second rounding to be right. Source: S. Boldo, G. Melquiond, "When double rounding is odd", IMACS
+    2005.
     """
     near = a.astype(np.float32)
     exact = a.dtype == np.float64 or a.dtype.itemsize < 8  # noqa: PLR2004  float64 holds integers of up to 4 bytes

@@ -8,9 +8,9 @@ import math
 from typing import Any
 
 import numpy as np
+
 from polygrad.driver import Instr, Kernel, Prepared, Ref, Store, View
 from polygrad.driver.ir import ITEMSIZE
-
 from polygrad_cpu.program import prepare
 from polygrad_cpu.settings import Settings
 from polygrad_cpu.source import numpy_dtype

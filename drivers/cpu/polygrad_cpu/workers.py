@@ -90,7 +90,7 @@ class _Job:
             self.active += 1
         try:
             call(self.work)
-        except BaseException as error:  # noqa: BLE001  carried to the thread that launched, and raised there
+        except BaseException as error:  # carried to the thread that launched, and raised there
             self.error = error
         with self.lock:
             self.active -= 1

@@ -26,6 +26,8 @@ from polygrad.driver import (
     Ref,
 )
 from polygrad.driver.ir import DTYPES, ITEMSIZE, REDUCTIONS
+from polygrad.driver.render.dialect import CUDA
+from polygrad.driver.render.gpu_style import Choice, GpuLimits, Source, render_gpu
 from polygrad_cuda import sources, vendor
 from polygrad_cuda.compiler import Compiler
 from polygrad_cuda.fused import FusedKernel, copy_kernel
@@ -91,6 +93,13 @@ class CudaDriver(DriverBase):
         self._products: MatrixProducts | None = None
         self._programs: dict[Kernel, FusedKernel] = {}
         self._launchers: dict[Any, Launcher] = {}
+        self._sources: dict[tuple[Kernel, Choice], Source] = {}
+        self._scratch, self._scratch_bytes = 0, 0
+        self.gpu_limits = GpuLimits(
+            multiprocessors=self.multiprocessors,
+            threads=int(properties["maxThreadsPerBlock"]),
+            shared_bytes=int(properties["sharedMemPerBlock"]),
+        )
         _open.add(self)
         return self._describe(properties)
 
@@ -123,6 +132,8 @@ class CudaDriver(DriverBase):
             if self._products is not None:
                 self._products.close()
             self.staging.close()
+            if self._scratch:
+                self.runtime.free(self._scratch)
             self.cupy_stream = None  # CuPy destroys it
         self.dead = DeviceError(f"device {self.device} is closed; open it again with pg.set_device({self.device!r})")
         _open.discard(self)
@@ -209,6 +220,23 @@ class CudaDriver(DriverBase):
         if found is None:
             found = self._programs[kernel] = FusedKernel(self, kernel)
         return found
+
+    def source(self, kernel: Kernel, choice: Choice) -> Source:
+        """Return the rendered *kernel* in the form of *choice*."""
+        found = self._sources.get((kernel, choice))
+        if found is None:
+            found = self._sources[kernel, choice] = render_gpu(kernel, CUDA, choice)
+        return found
+
+    def scratch_memory(self, nbytes: int) -> int:
+        """Return the address of memory that the next launches may use; the stream is in order, so all share one block."""
+        if nbytes > self._scratch_bytes:
+            if self._scratch:
+                self.runtime.free(self._scratch)  # waits for its users
+            self._scratch, self._scratch_bytes = 0, 0
+            self._scratch = self.allocate(nbytes)
+            self._scratch_bytes = nbytes
+        return self._scratch
 
     def launch(  # noqa: PLR0913, PLR0917  a launch has that many parts
         self,

@@ -33,13 +33,15 @@ class Launcher:
     slots : sequence of str
         The kind of each argument in the kernel's order, a key of SLOTS.
     fixed : dict of int to value
-        Position of an argument to its value for all launches; the others are given to `__call__`, in their order.
+        Position of an argument to its value for all launches.
+    varying : sequence of int
+        Positions of the others, in the order in which `call` takes them; their own order if None.
     stream : int
     shared : int
         Bytes of dynamic shared memory.
     """
 
-    __slots__ = ("_block", "_keep", "call")
+    __slots__ = ("call",)
 
     def __init__(  # noqa: PLR0913  a launch has that many parts
         self,
@@ -50,11 +52,12 @@ class Launcher:
         slots: Sequence[str],
         *,
         fixed: dict[int, Any],
+        varying: Sequence[int] | None = None,
         stream: int,
         shared: int = 0,
     ) -> None:
-        varying = [i for i in range(len(slots)) if i not in fixed]
-        order = varying + sorted(fixed)
+        varying = [i for i in range(len(slots)) if i not in fixed] if varying is None else varying
+        order = [*varying, *sorted(fixed)]
         storage = (ctypes.c_uint64 * max(1, len(slots)))()
         addresses = (ctypes.c_uint64 * max(1, len(slots)))()
         base = ctypes.addressof(storage)
@@ -65,9 +68,8 @@ class Launcher:
         pack = struct.Struct("<" + "".join(SLOTS[slots[i]] for i in varying)).pack_into
         arguments = ctypes.addressof(addresses)
         head = (function, *grid, *block, shared, stream, arguments, 0)
-        self._keep = (storage, addresses)
 
-        def call(*values: Any) -> None:
+        def call(*values: Any, _kept: Any = addresses) -> None:  # CUDA sees addresses alone: they live as long as `call`
             pack(storage, 0, *values)
             launch(*head)
 

@@ -8,7 +8,6 @@ geometry and the argument values are kept: a launch in a warm loop is one dictio
 """
 
 import os
-import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,25 +18,39 @@ from polygrad_opencl.programs import Program
 from polygrad_opencl.session import Session
 
 from polygrad.driver import Kernel
-from polygrad.driver.render import cpu_style
+from polygrad.driver.render import cpu_style, gpu_style
+from polygrad.driver.render.addressing import Argument
+from polygrad.driver.render.collapse import collapse
 from polygrad.driver.render.dialect import OPENCL, argument_value
 
 CONVERTED = ("bool", "float16", "bfloat16")
 REMEMBERED = 1024  # tuples of ints a kernel; beyond it they are forgotten, programs are not
 ITEMS_A_UNIT = 8  # work-items for each compute unit of a CPU device
+MOST_KEPT = 1 << 17  # bytes of a row that is kept from walk to walk: what stays in the second cache of a core
+MEMORY = ("buffer", "scratch", "local")
 
 
 class Step(NamedTuple):
-    """One enqueued kernel: everything but buffers, scalars and the values that depend on them."""
+    """One enqueued kernel: everything but buffers and scalars, which come before `extra`; ints lie between them."""
 
     program: Program
     name: str
     dtypes: tuple[Any, ...]
     size: tuple[int, ...]
     group: tuple[int, ...]
-    buffers: int  # the leading arguments are the launch's buffers; then come ints, then scalars
     ints: tuple[int, ...]
-    extra: tuple[tuple[str, int], ...]  # (kind, value) of what follows the scalars
+    extra: tuple[tuple[str, int], ...]  # (kind, value) of what follows the scalars: a number, scratch or local memory
+
+
+class Enqueued(NamedTuple):
+    """One launch as a style wants it: function, arguments, grid, group, and the values of its extra arguments by kind."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+    size: tuple[int, ...]
+    group: tuple[int, ...]
+    extra: tuple[int, ...]
+    local: tuple[int, ...] = ()
 
 
 class Launch:
@@ -75,7 +88,7 @@ class Launch:
             for step in self.steps:
                 extra: list[Any] = []
                 for kind, value in step.extra:
-                    if kind == "parts":
+                    if kind == "extra":
                         extra.append(value)
                     else:
                         extra.append(scratch if kind == "scratch" else session.cl.LocalMemory(value))
@@ -112,10 +125,14 @@ class FusedKernels:
         self.session = session
         self.style = os.environ.get("POLYGRAD_OPENCL_STYLE") or ("cpu" if session.kind == "cpu" else "gpu")
         self.items = ITEMS_A_UNIT * session.compute_units
-        self.local_bytes = min(session.device.local_mem_size // 2, 1 << 17)
+        self.local_bytes = min(session.device.local_mem_size // 2, MOST_KEPT)
+        self.limits = gpu_style.GpuLimits(
+            multiprocessors=session.compute_units,
+            threads=session.device.max_work_group_size,
+            shared_bytes=session.device.local_mem_size,
+        )
         self._prepared: dict[Kernel, PreparedKernel] = {}
-        self._rendered: dict[tuple[Kernel, Any], tuple[cpu_style.Rendered, Program]] = {}
-        self._lock = threading.Lock()
+        self._sources: dict[tuple[Kernel, Any], Any] = {}
 
     def prepare(self, kernel: Kernel) -> PreparedKernel:
         """Return the callable of *kernel*; its variants are compiled when launches ask for them."""
@@ -126,28 +143,37 @@ class FusedKernels:
 
     def launch(self, kernel: Kernel, ints: tuple[int, ...]) -> Launch:
         """Return the launch of *kernel* with *ints*, compiling its variant if it is new."""
-        chosen = cpu_style.plan(kernel, ints, self.items, OPENCL, self.local_bytes)
-        sizes = cpu_style.sizes(kernel, chosen, ints, self.items)
-        rendered, program = self._variant(kernel, chosen)
+        kernel, ints = collapse(kernel, ints)
+        text, scratch, wanted = (self._cpu if self.style == "cpu" else self._gpu)(kernel, ints)
+        program = self.session.store.program(text)
         steps = []
-        for stage, items in zip(rendered.stages, sizes.items, strict=True):
-            extra = []
-            dtypes: list[Any] = []
-            for argument in stage.arguments:
-                dtypes.append(None if argument.kind in ("buffer", "scratch", "local") else np.dtype(argument.dtype))
-                if argument.kind == "parts":
-                    extra.append(("parts", sizes.parts))
-                elif argument.kind == "scratch":
-                    extra.append(("scratch", sizes.scratch))
-                elif argument.kind == "local":
-                    extra.append(("local", sizes.local[argument.position]))
-            steps.append(Step(program, stage.name, tuple(dtypes), (items,), (1,), len(kernel.buffers), ints, tuple(extra)))
-        return Launch(self.session, steps, kernel.scalars, sizes.scratch)
+        for one in wanted:
+            dtypes = tuple(None if a.kind in MEMORY else np.dtype(a.dtype) for a in one.arguments)
+            values = {"extra": one.extra, "scratch": (scratch,), "local": one.local}
+            extra = tuple((a.kind, values[a.kind][a.position]) for a in one.arguments if a.kind in values)
+            steps.append(Step(program, one.name, dtypes, one.size, one.group, ints, extra))
+        return Launch(self.session, steps, kernel.scalars, scratch)
 
-    def _variant(self, kernel: Kernel, chosen: cpu_style.Plan) -> tuple[cpu_style.Rendered, Program]:
-        found = self._rendered.get((kernel, chosen))
-        if found is None:
-            rendered = cpu_style.render(kernel, chosen, OPENCL)
-            found = rendered, self.session.store.program(rendered.text)
-            self._rendered[kernel, chosen] = found
-        return found
+    def _cpu(self, kernel: Kernel, ints: tuple[int, ...]) -> tuple[str, int, list[Enqueued]]:
+        plan = cpu_style.plan(kernel, ints, self.items, OPENCL, self.local_bytes)
+        source = self._sources.get((kernel, plan))
+        if source is None:
+            source = self._sources[kernel, plan] = cpu_style.render(kernel, plan, OPENCL)
+        sizes = cpu_style.sizes(kernel, plan, ints, self.items)
+        wanted = [
+            Enqueued(stage.name, stage.arguments, (items,), (1,), (sizes.parts,), sizes.local)
+            for stage, items in zip(source.stages, sizes.items, strict=True)
+        ]
+        return source.text, sizes.scratch, wanted
+
+    def _gpu(self, kernel: Kernel, ints: tuple[int, ...]) -> tuple[str, int, list[Enqueued]]:
+        choice = gpu_style.choose_gpu(kernel, ints, self.limits)
+        source = self._sources.get((kernel, choice))
+        if source is None:
+            source = self._sources[kernel, choice] = gpu_style.render_gpu(kernel, OPENCL, choice)
+        geometry = source.geometry(ints)
+        wanted = [
+            Enqueued(stage.name, stage.arguments, (launch.groups * stage.block[0], stage.block[1]), stage.block, launch.extra)
+            for stage, launch in zip(source.stages, geometry.launches, strict=True)
+        ]
+        return source.text, geometry.scratch, wanted

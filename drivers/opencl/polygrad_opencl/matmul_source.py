@@ -7,7 +7,7 @@ one and for each of out, a, b the strides along both. Sums are written a * b + c
 where it has no instruction for it the function would be a library call.
 """
 
-from polygrad_opencl.source import PRELUDE, accessors
+from polygrad_opencl.source import PRELUDE, STORAGE, accessors
 
 PARAMETERS = (
     "global ELEMENT* out, global const ELEMENT* a, global const ELEMENT* b, long oo, long oa, long ob, long m, long n, long k, "
@@ -69,62 +69,67 @@ kernel void matmul({PARAMETERS})
 
 
 def strip_width(dtype: str) -> int:
-    """Return how many columns a work-item of `strips` computes at once: what fills 16 registers of 32 bytes with four rows."""
-    return 8 if dtype in ("float64", "int64", "uint64") else 16
+    """Return the elements of a vector of 32 bytes; `strips` computes two such vectors of four rows in its registers."""
+    return 4 if dtype in ("float64", "int64", "uint64") else 8
 
 
 def strips(dtype: str) -> str:
-    """Return the CPU kernel `matmul`: a work-item makes blocks of 4 rows and `strip_width` columns, no barrier.
+    """Return the CPU kernel `matmul`: a work-item makes blocks of 4 rows and 2 vectors of columns, no barrier.
 
     Launch it on any number of work-items, in groups of one. Vectors of b are loaded at once where its columns are adjacent, else
     element by element; columns beyond the last full block are computed one by one.
     """
     width = strip_width(dtype)
-    lanes = ", ".join(f"load(b, at + {j} * bn)" for j in range(width))
-    plain = dtype not in ("float16", "bfloat16")
-    vector = f"bn == 1 ? vload{width}(0, b + at) : (WIDE)({lanes})" if plain else f"(WIDE)({lanes})"
-    stores = f"vstore{width}(c{{0}}, 0, out + at)" if plain else "; ".join(f"store(c{{0}}.s{j:x}, out, at + {j})" for j in range(width))
-    rows = range(4)
-    lines = "\n".join(f"    if (r + {i} < m) {{ long at = po + (r + {i}) * n + s; {stores.format(i)}; }}" for i in rows)
+    step, rows = 2 * width, range(4)
+
+    def vector(start: int) -> str:
+        lanes = ", ".join(f"load(b, at + {start + j} * bn)" for j in range(width))
+        if dtype in STORAGE:
+            return f"(WIDE)({lanes})"
+        return f"bn == 1 ? vload{width}(0, b + at + {start}) : (WIDE)({lanes})"
+
+    def stored(name: str, start: int) -> str:
+        if dtype in STORAGE:
+            return " ".join(f"store({name}.s{j:x}, out, to + {start + j});" for j in range(width))
+        return f"vstore{width}({name}, 0, out + to + {start});"
+
+    products = "\n".join(f"            x = load(a, to + r{i} * am); c{i}0 += x * v0; c{i}1 += x * v1;" for i in rows)
+    stores = "\n".join(
+        f"        if (r + {i} < m) {{ long to = po + (r + {i}) * n + s; {stored(f'c{i}0', 0)} {stored(f'c{i}1', width)} }}" for i in rows
+    )
+    singles = "\n".join(f"            c{i} += load(a, to + r{i} * am) * v;" for i in rows)
+    ends = "\n".join(f"        if (r + {i} < m) store(c{i}, out, po + (r + {i}) * n + s);" for i in rows)
     return f"""{PRELUDE}{accessors(dtype)}
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #define WIDE JOIN(VALUE, {width})
 kernel void matmul({PARAMETERS})
 {{
-    long down = (m + 3) / 4, across = (n + {width - 1}) / {width}, tasks = batch * down * across;
+    long down = (m + 3) / 4, across = (n + {step - 1}) / {step}, tasks = batch * down * across;
     long chunk = (tasks + (long)get_global_size(0) - 1) / (long)get_global_size(0);
     long first = (long)get_global_id(0) * chunk, last = min(tasks, first + chunk);
     for (long task = first; task < last; task++) {{
-    long z = task / (down * across), r = task / across % down * 4, s = task % across * {width};
+    long z = task / (down * across), r = task / across % down * 4, s = task % across * {step};
     {BATCH}
-    long r1 = min(r + 1, m - 1), r2 = min(r + 2, m - 1), r3 = min(r + 3, m - 1);
-    if (s + {width} <= n) {{
-    WIDE c0 = 0, c1 = 0, c2 = 0, c3 = 0;
-    for (long d = 0; d < k; d++) {{
-        long at = pb + d * bk + s * bn, to = pa + d * ak;
-        WIDE v = {vector};
-        c0 += load(a, to + r * am) * v;
-        c1 += load(a, to + r1 * am) * v;
-        c2 += load(a, to + r2 * am) * v;
-        c3 += load(a, to + r3 * am) * v;
-    }}
-{lines}
-    }} else
-    for (; s < n; s++) {{
+    long r0 = r, r1 = min(r + 1, m - 1), r2 = min(r + 2, m - 1), r3 = min(r + 3, m - 1);
+    if (s + {step} <= n) {{
+        WIDE c00 = 0, c01 = 0, c10 = 0, c11 = 0, c20 = 0, c21 = 0, c30 = 0, c31 = 0;
+        for (long d = 0; d < k; d++) {{
+            long at = pb + d * bk + s * bn, to = pa + d * ak;
+            WIDE v0 = {vector(0)};
+            WIDE v1 = {vector(width)};
+            VALUE x;
+{products}
+        }}
+{stores}
+    }} else for (; s < n; s++) {{
         VALUE c0 = 0, c1 = 0, c2 = 0, c3 = 0;
         for (long d = 0; d < k; d++) {{
             VALUE v = load(b, pb + d * bk + s * bn);
             long to = pa + d * ak;
-            c0 += load(a, to + r * am) * v;
-            c1 += load(a, to + r1 * am) * v;
-            c2 += load(a, to + r2 * am) * v;
-            c3 += load(a, to + r3 * am) * v;
+{singles}
         }}
-        store(c0, out, po + r * n + s);
-        if (r + 1 < m) store(c1, out, po + (r + 1) * n + s);
-        if (r + 2 < m) store(c2, out, po + (r + 2) * n + s);
-        if (r + 3 < m) store(c3, out, po + (r + 3) * n + s);
+{ends}
     }}
     }}
 }}

@@ -60,7 +60,7 @@ class ProgramStore:
         device = self.device
         platform = device.platform
         identity = (platform.name, platform.version, device.name, device.version, device.driver_version)
-        unique = getattr(device, "persistent_unique_id", None)
+        unique = getattr(device, "hashable_model_and_version_identifier", None)
         self._identity = (*map(str, identity), str(unique), OPTIONS)
 
     def program(self, source: str) -> Program:

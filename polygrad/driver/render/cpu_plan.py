@@ -48,13 +48,13 @@ def plan(kernel: Kernel, ints: Sequence[int], items: int, dialect: Dialect, loca
     >>> double = Kernel(1, 0, ("float32", "float32"), (View(0, "float32", (1,)), View(1, "float32", (1,))), (),
     ...                 (Instr("load", "float32", (), 0), Instr("add", "float32", (0, 0))), (Store(1, 1),))
     >>> plan(double, (1000, 0, 0), 16, OPENCL)
-    Plan(axis=0, width=16, kept=False, split=False)
+    Plan(axis=0, width=8, kept=False, split=False)
     """
     named = named_ints(kernel, ints)
     extents = [named[f"n{k}"] for k in range(kernel.rank)]
     axis = vector_axis(kernel, extents)
     width = vector_width(kernel) if dialect.vectors and axis >= 0 else 1
-    if kernel.reduced == 0:
+    if not walks(kernel):
         return Plan(axis, width)
     rows, along = math.prod(extents[: kernel.parallel]), math.prod(extents[kernel.parallel :])
     tasks = rows
@@ -72,12 +72,12 @@ def plan(kernel: Kernel, ints: Sequence[int], items: int, dialect: Dialect, loca
 
 
 def vector_axis(kernel: Kernel, extents: Sequence[int]) -> int:
-    """Return the axis along which most memory traffic is contiguous and which is long enough; -1 if there is no axis."""
-    if kernel.rank == 0:
-        return -1
+    """Return the axis along which most memory traffic is contiguous and which is long enough; -1 if there is none."""
     partial = any(view.partial for view in kernel.views)
-    first = kernel.parallel if partial else 0
-    scores = [(_score(kernel, axis, extents), axis) for axis in range(first, kernel.rank)]
+    axes = range(kernel.parallel if partial else 0, kernel.rank if walks(kernel) else kernel.parallel)
+    if not axes:
+        return -1
+    scores = [(_score(kernel, axis, extents), axis) for axis in axes]
     return max(scores)[1]
 
 
@@ -97,10 +97,11 @@ def _score(kernel: Kernel, axis: int, extents: Sequence[int]) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def vector_width(kernel: Kernel) -> int:
-    """Return the length of vectors: 16, or 8 where values of 8 bytes or long bodies would fill the registers."""
-    wide = any(ITEMSIZE[instr.dtype] == 8 for instr in kernel.body)  # noqa: PLR2004
-    work = sum(instr.op not in ("load", "const", "scalar", "iota", "reduce") for instr in kernel.body)
-    return 8 if wide or work > 12 else 16  # noqa: PLR2004
+    """Return the length of vectors: 32 bytes of the widest value, never more.
+
+    Wider vectors gain little where registers have 32 bytes, and where they have 64, PoCL 3.0 (LLVM 14) does not survive them.
+    """
+    return 32 // max(4, *(ITEMSIZE[instr.dtype] for instr in kernel.body))
 
 
 class Walk(NamedTuple):
@@ -167,7 +168,7 @@ def sizes(kernel: Kernel, chosen: Plan, ints: Sequence[int], items: int) -> Size
     extents = [named[f"n{k}"] for k in range(kernel.rank)]
     rows, along = math.prod(extents[: kernel.parallel]), math.prod(extents[kernel.parallel :])
     tasks = rows
-    columns = kernel.reduced and 0 <= chosen.axis < kernel.parallel
+    columns = walks(kernel) and 0 <= chosen.axis < kernel.parallel
     if columns:
         tasks = rows // extents[chosen.axis] * -(-extents[chosen.axis] // (chosen.width * STRIP))
     if not chosen.split:

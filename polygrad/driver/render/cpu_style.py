@@ -28,7 +28,7 @@ __all__ = ["Plan", "Rendered", "Sizes", "Stage", "plan", "render", "sizes"]
 class Stage(NamedTuple):
     """One launch: the kernel's name and its arguments.
 
-    Beside the kinds of `Argument` there are ``parts`` (an int64, `Sizes.parts`), ``scratch`` (a buffer of `Sizes.scratch`
+    Beside the kinds of `Argument` there are ``extra`` (an int64, `Sizes.parts`), ``scratch`` (a buffer of `Sizes.scratch`
     bytes, shared by the stages) and ``local`` (private memory of `Sizes.local[position]` bytes).
     """
 
@@ -57,6 +57,12 @@ def render(kernel: Kernel, chosen: Plan, dialect: Dialect, name: str = "pg") -> 
     ['const float8 y0 = vload8(0, b0 + (v0_o + i0));']
     """
     write = Expressions(dialect)
+    text, stages = functions(kernel, chosen, write, name)
+    return Rendered(dialect.prelude + write.helpers() + text, stages)
+
+
+def functions(kernel: Kernel, chosen: Plan, write: Expressions, name: str) -> tuple[str, tuple[Stage, ...]]:
+    """Return the functions of a kernel without prelude and helpers, which *write* collects: several kernels can share a source."""
     at = Addressing(kernel, write, wide=True)
     values = Values(kernel, chosen.axis, chosen.width, at, write)
     passes: list[Walk | None] = [None]
@@ -69,7 +75,7 @@ def render(kernel: Kernel, chosen: Plan, dialect: Dialect, name: str = "pg") -> 
         layout = layout_of(kernel, chosen, values, walk, last=number == len(passes) - 1)
         bodies.append(function_text(f"{name}_{number}", at, layout))
         stages.append(Stage(f"{name}_{number}", (*at.arguments(), *layout.extra_arguments())))
-    return Rendered(dialect.prelude + write.helpers() + "\n".join(bodies), tuple(stages))
+    return "".join(bodies), tuple(stages)
 
 
 def function_text(title: str, at: Addressing, layout: Layout) -> str:

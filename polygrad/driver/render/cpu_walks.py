@@ -25,7 +25,7 @@ Work = Callable[[bool, int], list[str]]
 
 def layout_of(kernel: Kernel, chosen: Plan, values: Values, walk: Walk | None, *, last: bool) -> "Layout":
     """Return the layout for a plan. *walk* is the one that a split stage does, None for what is left (or all)."""
-    if kernel.reduced == 0:
+    if not walks(kernel):
         return Elements(kernel, chosen, values, walk, last=last)
     kind = Columns if 0 <= chosen.axis < kernel.parallel else Rows
     return kind(kernel, chosen, values, walk, last=last)
@@ -48,7 +48,8 @@ class Layout:
         self.outer = [k for k in range(kernel.parallel) if k != chosen.axis]
         self.inner = [k for k in range(kernel.parallel, kernel.rank) if k != chosen.axis]
         self.walks = [walk] if walk is not None else [] if chosen.split else list(walks(kernel))
-        self.kept = kept_values(kernel) if chosen.kept else ()
+        # A value that stands still along the vector axis is computed once for a whole strip: not worth a kept row.
+        self.kept = [n for n in kept_values(kernel) if values.varies[n]] if chosen.kept else []
         self.row_stores = [s for s in kernel.stores if not placements(kernel)[s.value].full] if last else []
 
     def body(self) -> list[str]:
@@ -60,8 +61,9 @@ class Layout:
     def extra_arguments(self) -> tuple[Argument, ...]:
         """Return the arguments beyond those of `Addressing`."""
         if self.plan.split:
-            return (Argument("parts", 0, "int64"), Argument("scratch", 0, "uint8"))
-        return tuple(Argument("local", n, self.kernel.body[p].dtype) for n, p in enumerate(self.kept))
+            return (Argument("extra", 0, "int64"), Argument("scratch", 0, "uint8"))
+        places = kept_values(self.kernel)
+        return tuple(Argument("local", places.index(n), self.kernel.body[n].dtype) for n in self.kept)
 
     def extra_parameters(self) -> list[str]:
         """Return the declarations that belong to `extra_arguments`."""
@@ -181,7 +183,7 @@ class Layout:
 
 
 class Elements(Layout):
-    """No reduced axes: ranges of elements in C order, the vector axis innermost."""
+    """No walk over reduced axes: ranges of elements in C order, the vector axis innermost."""
 
     def body(self) -> list[str]:
         """Return the statements of the function."""

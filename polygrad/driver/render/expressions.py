@@ -33,6 +33,15 @@ _LANEWISE = frozenset({"sin", "cos", "tan"})
 _REDUCING = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
 
 
+_SHARED_DIVISION = """static __device__ __forceinline__ float pg_shared_division(float a, float b) {
+    const float r = 1.0f / b, q = a * r, m = fabsf(a), d = fabsf(b);
+    const bool tame = d >= 0x1p-30f && d <= 0x1p+30f && m >= 0x1p-96f && m <= 0x1p+96f;
+    if (!tame && (m != 0.0f || !(d >= 0x1p-30f && d <= 0x1p+30f))) return a / b;
+    return tame ? __fmaf_rn(__fmaf_rn(-q, b, a), r, q) : q;
+}
+"""
+
+
 @dataclass(frozen=True)
 class Form:
     """The types around one operation: the value's own, its unsigned twin, and a way to write constants of both."""
@@ -116,6 +125,16 @@ class Expressions:
         if instr.op == "where":
             return self.where(operands[0], operands[1], operands[2], instr.dtype, width)
         return self.scalar(instr.op, dtypes[0], operands, width)
+
+    def shared_division(self, instr: Instr, operands: Sequence[str]) -> str:
+        """Return a division whose divisor many values share, cheaper where the language can say so; the same result.
+
+        CUDA: with r = 1 / b correctly rounded and q = a * r, q + (a - q * b) * r is the correctly rounded quotient if nothing
+        under- or overflows on the way (Markstein, IBM Journal of Research and Development 34, 1990). The compiler computes r once.
+        """
+        if self.dialect.name != "cuda" or instr.dtype != "float32":
+            return self.scalar("divide", instr.dtype, operands)
+        return f"{self.helper('pg_shared_division', _SHARED_DIVISION)}({operands[0]}, {operands[1]})"
 
     def where(self, condition: str, yes: str, no: str, dtype: str, width: int = 1) -> str:
         """Return *yes* where the bool *condition* holds, else *no*."""

@@ -15,7 +15,8 @@ from polygrad.driver.render.collapse import extent_products
 
 Strategy = Literal["elementwise", "rows", "columns"]
 VECTOR_BYTES = 16
-FLAT_THREADS = 256
+FLAT_THREADS = 128
+COLUMN_THREADS = 256
 REGISTERS = 64  # 32-bit registers a work-item may spend on kept values and sums
 WARP = 32
 WARP_ROW = 1024  # elements of a row that one warp takes
@@ -224,6 +225,9 @@ class Facts:
         else:
             lanes = min(most, max(2 * WARP, above(-(-self.points // LANE_ELEMENTS))))
             lanes = min(lanes, 256) if not self._repeats(stores) else lanes
+            fewer = above(-(-steps // (lanes // 2)))
+            if lanes > 512 and fewer * width * self._words(stores) <= REGISTERS:  # noqa: PLR2004  two groups a multiprocessor
+                lanes //= 2
         chunks = above(-(-steps // lanes))
         if chunks * width * self._words(stores) > REGISTERS or not chunked:
             chunks = 0
@@ -242,7 +246,7 @@ class Facts:
         if partial:  # sums over rows need the lanes to own columns of the result
             return self.form("rows", stores, vector=width > 1, splits=False, chunked=chunked)
         columns = self.rows // width
-        threads = min(FLAT_THREADS, self.limits.threads)
+        threads = min(COLUMN_THREADS, self.limits.threads)
         slots = min(WARP, above(columns), threads)
         lanes = min(threads // slots, above(self.points))
         groups = -(-columns // slots)

@@ -165,21 +165,35 @@ class Reduction:
         return out
 
     def _unrolled(self, work: Pass, accumulators: dict[int, Names]) -> None:
-        for n in (*work.early, *work.keep):
-            self._array(n)
-        if work.early and self.variant.chunks > 1:
+        """Write a pass over the vectors that a lane has, with the loads in front and what later passes need in arrays."""
+        early = [n for n in work.early if n not in self.values.scope]
+        if self.variant.chunks == 1:
+            early = [n for n in early if n in work.held]
+        passing = [n for n in early if n not in work.held]
+        for n in (*work.held, *work.keep):
+            if n not in self.values.scope:
+                self._array(n)
+        if passing:
+            self.out.open()
+            for n in passing:
+                self._array(n)
+        if early and self.variant.chunks > 1:
             inner = self._open_chunk()
-            inner.compute(work.early)
-            for n in work.early:
+            inner.compute(early)
+            for n in early:
                 self._save(inner, n)
             self.out.close()
-            self._know(work.early)
+            self._know(early)
         inner = self._open_chunk()
         self._visit(work, accumulators, inner)
-        for n in (*work.keep, *(work.early if self.variant.chunks == 1 else ())):
+        for n in (*work.keep, *(early if self.variant.chunks == 1 else ())):
             self._save(inner, n)
         self.out.close()
-        self._know((*work.keep, *work.early))
+        self._know((*work.keep, *early))
+        if passing:
+            self.out.close()
+            for n in passing:
+                del self.values.scope[n]
 
     def _open_chunk(self) -> Values:
         chunks, lanes = self.variant.chunks, self.variant.lanes
@@ -290,7 +304,6 @@ class Reduction:
             self.out.add(f"{self.dialect.register(dtype)} q{store.view}[{size}];", self.dialect.unroll)
             self.out.add(f"for (int c = 0; c < {size}; ++c) q{store.view}[c] = {self.write.identity('sum', dtype)};")
         self._invariants()
-        self.tree.used = True  # by the row before
         outer = self.values
         self.out.open(f"for ({index} base = top; base < bottom; base += {slots})")
         self.values = outer.inner([])
@@ -298,6 +311,10 @@ class Reduction:
         self._passes(self.passes)
         self._row_stores()
         self.values = outer
+        if self.tree.used:
+            # The next row writes to shared memory. (At the end of the loop: PoCL 3.0 corrupts memory if a loop with barriers
+            # does not end in one.)
+            self.out.add(self.dialect.barrier)
         self.out.close()
         if self.variant.chunks:
             self._part_stores()
@@ -309,7 +326,7 @@ class Reduction:
         kernel, room = self.kernel, REGISTERS // 2
         for n in sorted({n for work in self.passes for n in work.early}):
             view = kernel.views[kernel.body[n].attr]
-            still = not any(view.strides[: kernel.parallel]) and not any(k < kernel.parallel for k in view.window)
+            still = all(s == 0 for s in view.strides[: kernel.parallel]) and not any(k < kernel.parallel for k in view.window)
             cost = self.variant.chunks * self.values.elements(n)
             if not still or kernel.body[n].guard >= 0 or cost > room:
                 continue
@@ -346,7 +363,6 @@ class Reduction:
         if slots > 1:
             tree = Tree(self.at, self.out, slots, self.variant.lanes, lanes_first=False, names=("slot", "lane"))
             tree.arrays = self.tree.arrays
-            tree.used = True
             partials = []
             for store in self.partials:
                 dtype = self.kernel.body[store.value].dtype

@@ -25,8 +25,9 @@ EXPENSIVE = frozenset(
 class Pass:
     """One walk over the reduced axes.
 
-    `early` are loads to be made before anything is computed, into arrays; `keep` are values computed here for later passes, which
-    go to arrays too; `reduces` are the instructions completed by it; `partials` the stores whose sums it adds to.
+    `early` are loads to be made before anything is computed, into arrays, of which `held` stay for later passes; `keep` are
+    values computed here for later passes, which go to arrays too; `reduces` are the instructions completed by it; `partials`
+    the stores whose sums it adds to.
     """
 
     level: int
@@ -34,6 +35,7 @@ class Pass:
     stores: tuple[Store, ...]
     partials: tuple[Store, ...]
     early: tuple[int, ...]
+    held: tuple[int, ...]
     keep: tuple[int, ...]
 
     @property
@@ -110,6 +112,7 @@ class _Scheduler:
             return {}
         computed: dict[int, int] = {}
         kept: dict[int, int] = {}
+        worth = self._worth_keeping(banned)
         for level in range(self.last + 1):
             fresh: set[int] = set()
             todo = self._targets(level)
@@ -117,8 +120,7 @@ class _Scheduler:
                 n = todo.pop()
                 if n < 0 or n in fresh or not self.places[n].full:
                     continue
-                op = self.kernel.body[n].op
-                if n in computed and n not in banned and (op == "load" or op in EXPENSIVE):
+                if n in computed and n in worth:
                     kept[n] = computed[n]
                     continue
                 fresh.add(n)
@@ -126,6 +128,33 @@ class _Scheduler:
             for n in fresh:
                 computed.setdefault(n, level)
         return kept
+
+    def _worth_keeping(self, banned: set[int]) -> set[int]:
+        """Return the values to keep rather than compute again: loads, or what their only user makes of them, and dear ones."""
+        full = [n for n in self.needed if self.places[n].full]
+        worth = {n for n in full if self.kernel.body[n].op == "load" or self.kernel.body[n].op in EXPENSIVE}
+        for n in full:
+            if self.kernel.body[n].op != "load":
+                continue
+            users = [m for m in self.needed if n in self.kernel.body[m].args]
+            if len(users) == 1 and users[0] not in banned and self._stands_for(users[0], n):
+                worth = (worth - {n}) | {users[0]}
+        return worth - banned
+
+    def _stands_for(self, m: int, n: int) -> bool:
+        """Whether value *m* can be kept in the place of the load *n*: as small, as early, and of nothing else that is loaded."""
+        instr = self.kernel.body[m]
+        if instr.op not in ("where", "cast") or self._words(m) > self._words(n):
+            return False
+        if self.places[m].level != self.places[n].level:
+            return False
+        todo = [a for a in instr.args if a != n]
+        while todo:
+            k = todo.pop()
+            if self.places[k].full and self.kernel.body[k].op in ("load", *EXPENSIVE):
+                return False
+            todo += self.kernel.body[k].args if self.places[k].full else ()
+        return True
 
     def _pass(self, level: int, kept: dict[int, int]) -> Pass:
         known = {n for n, at in kept.items() if at < level}
@@ -141,6 +170,7 @@ class _Scheduler:
             tuple(s for s in here if not self.kernel.views[s.view].partial),
             tuple(s for s in here if self.kernel.views[s.view].partial),
             tuple(early),
+            tuple(n for n in early if n in kept),
             tuple(n for n, at in sorted(kept.items()) if at == level and n not in early),
         )
 

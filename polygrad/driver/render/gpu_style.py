@@ -127,16 +127,36 @@ def render_gpu(kernel: Kernel, dialect: Dialect, choice: Choice, name: str = "pg
     ...                 (Instr("load", "float32", (), 0), Instr("add", "float32", (0, 0))), (Store(1, 1),))
     >>> source = render_gpu(double, OPENCL, choose_gpu(double, (1 << 20, 0, 0)))
     >>> [stage.block for stage in source.stages], source.geometry((1 << 20, 0, 0)).launches
-    ([(256, 1)], (Launch(groups=512, extra=()),))
+    ([(128, 1)], (Launch(groups=1024, extra=()),))
     """
-    write = Expressions(dialect)
+    parts = render_parts(kernel, Expressions(dialect), choice, name)
+    return Source(name, join_parts(dialect, [parts]), parts.stages, kernel, choice)
+
+
+class Parts(NamedTuple):
+    """A rendered kernel before its text is put together, so that several kernels can share one."""
+
+    write: Expressions
+    functions: str
+    stages: tuple[Stage, ...]
+    vectors: frozenset[tuple[str, int]]
+
+
+def render_parts(kernel: Kernel, write: Expressions, choice: Choice, name: str) -> Parts:
+    """Render like `render_gpu`, with helper functions collected in *write*."""
     functions: list[str] = []
     stages: list[Stage] = []
     vectors: set[tuple[str, int]] = set()
     for variant in choice.variants:
         _render_variant(kernel, write, choice, variant, name, (functions, stages, vectors))
-    text = dialect.prelude + dialect.vector_types(sorted(vectors)) + write.helpers() + "".join(functions)
-    return Source(name, text, tuple(stages), kernel, choice)
+    return Parts(write, "".join(functions), tuple(stages), frozenset(vectors))
+
+
+def join_parts(dialect: Dialect, parts: Sequence[Parts]) -> str:
+    """Return one source text for kernels that were rendered with one `Expressions`."""
+    vectors = sorted({vector for part in parts for vector in part.vectors})
+    helpers = parts[0].write.helpers()
+    return dialect.prelude + dialect.vector_types(vectors) + helpers + "".join(part.functions for part in parts)
 
 
 def _render_variant(

@@ -7,6 +7,7 @@ A value is computed at one or several points; a point stands for `width` consecu
 that varies along that axis has a name for each of them, any other value has one name.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -149,9 +150,20 @@ class Values:
                 text = self.dialect.convert(self.index(point, instr.attr, e), instr.dtype)
             else:
                 operands = [self.name(a, k, e) for a in instr.args]
-                text = self.write.instruction(instr, operands, [self.kernel.body[a].dtype for a in instr.args])
+                if self._shares_divisor(n):
+                    text = self.write.shared_division(instr, operands)
+                else:
+                    text = self.write.instruction(instr, operands, [self.kernel.body[a].dtype for a in instr.args])
             names.append(self._declare(n, point, e, count, text))
         return tuple(names)
+
+    def _shares_divisor(self, n: int) -> bool:
+        """Whether value *n* is a division of a whole vector by one number that is no power of two."""
+        instr = self.kernel.body[n]
+        if instr.op != "divide" or not self.varies[n] or self.varies[instr.args[1]]:
+            return False
+        divisor = self.kernel.body[instr.args[1]]
+        return divisor.op != "const" or abs(math.frexp(divisor.attr)[0]) != 0.5  # noqa: PLR2004  its mantissa
 
     def _declare(self, n: int, point: Point, e: int, count: int, text: str) -> str:
         name = f"x{n}{point.suffix}" + (f"_{e}" if count > 1 else "")

@@ -1,0 +1,44 @@
+"""Giving a handle a new value: what optimisers, loaders and running statistics do.
+
+Here: `rebind`, which keeps leaves leaves. Not here: writing to parts of an array (`mutation.py`), when it is allowed (the callers).
+"""
+
+from polygrad.array.object import Array
+from polygrad.errors import GradError, ShapeError
+from polygrad.graph.functions import F
+
+
+def rebind(target: Array, value: Array) -> Array:
+    """Make *target* stand for *value*, cast to its dtype; return it. Graphs recorded before keep the old value.
+
+    A leaf that needs gradients stays one; *value* becomes a constant. *target* may so come to another device.
+
+    Raises
+    ------
+    ShapeError
+        If the shapes differ.
+    GradError
+        If *target* was computed from arrays that need gradients.
+
+    Examples
+    --------
+    >>> import polygrad as pg
+    >>> x = pg.asarray([1.0, 2.0]).requires_grad_()
+    >>> rebind(x, pg.asarray([3.0, 4.0]))
+    Array([3., 4.], dtype=float64, device='cpu:0', requires_grad=True)
+    """
+    if value.shape != target.shape:
+        raise ShapeError(
+            f"cannot assign a value of shape {list(value.shape)} to an array of shape {list(target.shape)}: the shapes must be equal"
+        )
+    node = value.detach()._node if value.dtype is target.dtype else F.astype(value.detach()._node, target.dtype)
+    if node.storage is None and value.dtype is target.dtype:
+        node.storage = value._node.storage  # an alias of what is there already needs no realize of its own
+        node.parents = () if node.storage is not None else node.parents
+    if not target.requires_grad:
+        target._node = node
+    elif target.is_leaf:
+        target._become_leaf(node)
+    else:
+        raise GradError("cannot assign to an array that was computed from others that need gradients: assign to a leaf, or detach() it")
+    return target

@@ -1,0 +1,281 @@
+"""Optimizer: from gradients to new values, in one realize.
+
+Here: groups, gradients by name, the step, saving. Not here: the update formulas (`algorithms.py`), schedules (`lr_scheduler.py`).
+
+Hyper-parameters are Python numbers in `groups`, read at each step and passed to kernels as launch arguments: changing them builds
+nothing. State is kept by the parameter's name; a parameter that appears twice (tied weights) is updated once.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from polygrad import dtypes
+from polygrad.array.creation import asarray
+from polygrad.array.evaluation import realize
+from polygrad.array.object import Array
+from polygrad.array.rebinding import rebind
+from polygrad.array.recording import no_grad
+from polygrad.errors import GradError, ShapeError, StateError
+from polygrad.nn import pending
+from polygrad.runtime.devices import state as device_state
+
+State = dict[str, Any]  # of one parameter: its count of steps, and arrays
+
+
+def named_arrays(tree: Any, prefix: str = "") -> Iterator[tuple[str, Array]]:
+    """Yield the arrays of a tree with dotted names; a module's names are those of its parameters.
+
+    >>> import polygrad as pg
+    >>> [name for name, _ in named_arrays({"a": [pg.ones(1), pg.ones(1)], "b": None})]
+    ['a.0', 'a.1']
+    """
+    if isinstance(tree, Array):
+        yield prefix or "0", tree
+    elif hasattr(tree, "named_parameters"):
+        yield from tree.named_parameters(prefix)
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from named_arrays(value, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(tree, (list, tuple)):
+        for key, value in enumerate(tree):
+            yield from named_arrays(value, f"{prefix}.{key}" if prefix else str(key))
+    elif tree is not None:
+        raise GradError(f"cannot take {type(tree).__name__} as a parameter or gradient: it is an array, or a tree of arrays")
+
+
+def _listed(params: Any) -> Any:
+    """Return *params* with a generator, such as ``model.parameters()``, made a list."""
+    tree = isinstance(params, (Array, Mapping, list, tuple)) or hasattr(params, "named_parameters")
+    return params if tree or not isinstance(params, Iterable) else list(params)
+
+
+def working(array: Array) -> Array:
+    """Return *array* in the dtype that updates are computed in: float32 for the 16-bit floats."""
+    return array.astype(dtypes.float32) if array.dtype.itemsize < dtypes.float32.itemsize else array
+
+
+class Optimizer:
+    """The base of all optimisers: subclasses give `slots`, the names of their state arrays, and `update`.
+
+    Parameters
+    ----------
+    params : Module, tree of arrays, iterable of arrays, or list of groups
+        What to update. A group is a dict with ``"params"`` and hyper-parameters of its own.
+    **defaults
+        Hyper-parameters of groups that have none of their own.
+
+    Raises
+    ------
+    GradError
+        If there are no parameters, or one is not of a float dtype.
+    """
+
+    slots: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, params: Any, **defaults: Any) -> None:
+        given = _listed(params)
+        self._grouped = isinstance(given, list) and bool(given) and all(isinstance(g, dict) and "params" in g for g in given)
+        self.groups: list[dict[str, Any]] = []
+        self.state: dict[str, State] = {}
+        self._canonical: dict[str, str] = {}  # from every name to the first name of the same array
+        first: dict[int, str] = {}
+        for k, group in enumerate(given if self._grouped else [{"params": given}]):
+            unknown = [key for key in group if key not in defaults and key != "params"]
+            if unknown:
+                raise GradError(f"{type(self).__name__} has no hyper-parameter {unknown[0]!r}; it has {', '.join(defaults)}")
+            named = dict(named_arrays(_listed(group["params"]), self._prefix(k, group["params"])))
+            own: dict[str, Array] = {}
+            for name, array in named.items():
+                if name in self._canonical:
+                    raise GradError(f"two parameters are called {name!r}: give the groups dicts with names of their own")
+                if dtypes.KINDS[array.dtype] != "float":
+                    raise GradError(f"cannot optimise {name}, which is {array.dtype.name}: only float arrays have gradients")
+                self._canonical[name] = first.setdefault(id(array), name)
+                if self._canonical[name] == name:
+                    own[name] = array
+            self.groups.append({**defaults, **group, "params": own})
+        if not self._canonical:
+            raise GradError("cannot optimise nothing: no parameters were given; a generator can be read only once")
+        realize([p for _, p, _ in self._members()])
+
+    def _prefix(self, k: int, params: Any) -> str:
+        return str(k) if self._grouped and not (isinstance(params, Mapping) or hasattr(params, "named_parameters")) else ""
+
+    def _members(self) -> Iterator[tuple[str, Array, dict[str, Any]]]:
+        for group in self.groups:
+            for name, parameter in group["params"].items():
+                yield name, parameter, group
+
+    # ---- hyper-parameters ------------------------------------------------------------------------------------
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the first group; setting it sets that of all groups."""
+        return float(self.groups[0]["lr"])
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        for group in self.groups:
+            group["lr"] = value
+
+    def zero_grad(self) -> None:
+        """Forget the gradients: each parameter's `.grad` becomes None."""
+        for _, parameter, _ in self._members():
+            parameter.grad = None
+
+    # ---- the step --------------------------------------------------------------------------------------------
+
+    def update(self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float) -> tuple[Array, State]:
+        """Return a parameter's new value and new state arrays; subclasses write it.
+
+        Parameters
+        ----------
+        parameter, gradient : Array
+            In the working dtype.
+        state : dict
+            ``state["step"]`` counts this step as 1 if it is the first; then the arrays of `slots`.
+        group : mapping
+            The hyper-parameters.
+        decay : float
+            The weight decay of this parameter: 0 if it is marked ``no_decay``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no update rule")
+
+    def step(self, grads: Any = None, *, also: Any = ()) -> None:
+        """Move every parameter that has a gradient, once.
+
+        New values, new state, what buffers wait for (running statistics) and *also* are computed together; parameters change only
+        when all of it worked.
+
+        Parameters
+        ----------
+        grads : tree of arrays, optional
+            Gradients in the form of the parameters (a list for a list, names for names); without it each parameter's `.grad`. Of a
+            parameter given twice the distinct gradients are added.
+        also : tree of arrays
+            What to compute with it, such as the loss, which then costs nothing more when it is read.
+
+        Raises
+        ------
+        GradError
+            If no parameter has a gradient, or a gradient belongs to none.
+        ShapeError
+            If a gradient has another shape than its parameter.
+        OutOfBounds
+            If a launch of the step met a bad index, such as a label that is no class; nothing was changed.
+        """
+        found = self._own_gradients() if grads is None else self._given_gradients(grads)
+        if not found:
+            raise GradError("cannot step: no parameter has a gradient; call loss.backward() first, or step(grads)")
+        moved: list[tuple[str, Array, Array, State]] = []
+        with no_grad():
+            for name, parameter, group in self._members():
+                if name in found:
+                    moved.append((name, parameter, *self._moved(name, parameter, found[name], group)))
+            arrays = [[value, list(new.values())[1:]] for _, _, value, new in moved]
+            realize(arrays, pending.take(), also)
+            for device in dict.fromkeys(p.device for _, p, _, _ in moved):
+                opened = device_state(device)
+                with opened.lock:
+                    opened.check()
+            for name, parameter, value, new in moved:
+                rebind(parameter, value)
+                self.state[name] = new
+
+    def _moved(self, name: str, parameter: Array, gradient: Array, group: Mapping[str, Any]) -> tuple[Array, State]:
+        if gradient.shape != parameter.shape:
+            raise ShapeError(f"cannot step {name} of shape {list(parameter.shape)} by a gradient of shape {list(gradient.shape)}")
+        value = working(parameter.detach())
+        slope = gradient.detach().to_device(parameter.device).astype(value.dtype, copy=False)
+        before = self.state.get(name) or self._fresh(value)
+        here = {k: a.to_device(parameter.device) for k, a in before.items() if k != "step"}
+        decay = 0.0 if getattr(parameter, "no_decay", False) else float(group.get("weight_decay", 0.0))
+        new, arrays = self.update(value, slope, {"step": before["step"] + 1, **here}, group, decay)
+        return new.astype(parameter.dtype, copy=False), {"step": before["step"] + 1, **{k: arrays[k] for k in self.slots}}
+
+    def _fresh(self, value: Array) -> State:
+        from polygrad.array.functions import FUNCTIONS  # noqa: PLC0415  beside its one use
+
+        return {"step": 0, **{k: FUNCTIONS["zeros_like"](value) for k in self.slots}}
+
+    def _own_gradients(self) -> dict[str, Array]:
+        return {name: p.grad for name, p, _ in self._members() if p.grad is not None}
+
+    def _given_gradients(self, grads: Any) -> dict[str, Array]:
+        found: dict[str, dict[int, Array]] = {}
+        for name, gradient in self._walk(_listed(grads)):
+            canonical = self._canonical.get(name)
+            if canonical is None:
+                known = ", ".join(list(self._canonical)[:8])
+                raise GradError(f"cannot step by a gradient called {name!r}: the parameters are {known}")
+            found.setdefault(canonical, {})[id(gradient)] = gradient
+        out = {}
+        with no_grad():
+            for name, several in found.items():
+                total, *rest = several.values()
+                for gradient in rest:
+                    total = total + gradient  # type: ignore[operator]  operators are made from the op table
+                out[name] = total
+        return out
+
+    def _walk(self, grads: Any) -> Iterator[tuple[str, Array]]:
+        if self._grouped and isinstance(grads, (list, tuple)):
+            for k, tree in enumerate(grads):
+                yield from named_arrays(tree, "" if isinstance(tree, Mapping) else str(k))
+        else:
+            yield from named_arrays(grads)
+
+    # ---- saving ----------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return hyper-parameters and state by name, as constants that later steps do not change."""
+        groups = [{**{k: v for k, v in g.items() if k != "params"}, "params": list(g["params"])} for g in self.groups]
+        return {"groups": groups, "state": {name: dict(state) for name, state in self.state.items()}}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Take hyper-parameters and state from what `state_dict` returned; all of it, or nothing if anything is wrong.
+
+        Raises
+        ------
+        StateError
+            If the groups, names, state arrays or shapes differ; the sentence says which.
+        """
+        faults = self._misfits(saved)
+        if faults:
+            raise StateError(f"cannot load this state into {type(self).__name__}: {'; '.join(faults)}")
+        members = {name: p for name, p, _ in self._members()}
+        loaded = {name: self._loaded(members[name], state) for name, state in saved["state"].items()}
+        for group, other in zip(self.groups, saved["groups"], strict=True):
+            group.update({k: v for k, v in other.items() if k != "params"})
+        self.state = loaded
+
+    def _loaded(self, parameter: Array, state: Mapping[str, Any]) -> State:
+        wanted = dtypes.float32 if parameter.dtype.itemsize < dtypes.float32.itemsize else parameter.dtype
+        arrays = {k: asarray(state[k]).detach().astype(wanted, copy=False).to_device(parameter.device) for k in self.slots}
+        return {"step": int(state["step"]), **arrays}
+
+    def _misfits(self, saved: Mapping[str, Any]) -> list[str]:
+        if not {"groups", "state"} <= set(saved):
+            return ["it has no 'groups' and 'state'"]
+        if [g.get("params") for g in saved["groups"]] != [list(g["params"]) for g in self.groups]:
+            return ["its groups hold other parameters"]
+        faults = []
+        for group in saved["groups"]:
+            faults += [f"it has a hyper-parameter {k!r}, which is unknown here" for k in group if k not in self.groups[0]]
+        members = {name: p for name, p, _ in self._members()}
+        for name, state in saved["state"].items():
+            if name not in members:
+                faults.append(f"{name} is no parameter")
+                continue
+            faults += [f"{name} lacks {k!r}" for k in ("step", *self.slots) if k not in state]
+            shape = members[name].shape
+            faults += [
+                f"{name}'s {k!r} has shape {list(asarray(state[k]).shape)} and needs {list(shape)}"
+                for k in self.slots
+                if k in state and asarray(state[k]).shape != shape
+            ]
+        return faults
+
+    def __repr__(self) -> str:
+        first = {k: v for k, v in self.groups[0].items() if k != "params"}
+        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in first.items())})"
