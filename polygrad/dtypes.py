@@ -123,17 +123,12 @@ def integer_range(dtype: DType) -> tuple[int, int]:
 @functools.cache
 def float_limits(dtype: DType) -> tuple[float, float, float, float]:
     """Return ``(eps, max, min, smallest_normal)`` of a float dtype, as Python floats."""
-    info = ml_dtypes.finfo(dtype)
+    info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]  # ml_dtypes has no annotations
     return float(info.eps), float(info.max), float(info.min), float(info.smallest_normal)
 
 
 @functools.cache
 def lowest(dtype: DType) -> bool | int | float:
     """Return the identity of a maximum: -inf, the least integer, or False."""
-    return {"bool": lambda: False, "int": lambda: integer_range(dtype)[0], "float": lambda: float("-inf")}[KINDS[dtype]]()
-
-
-@functools.cache
-def highest(dtype: DType) -> bool | int | float:
-    """Return the identity of a minimum: inf, the greatest integer, or True."""
-    return {"bool": lambda: True, "int": lambda: integer_range(dtype)[1], "float": lambda: float("inf")}[KINDS[dtype]]()
+    kind = KINDS[dtype]
+    return False if kind == "bool" else integer_range(dtype)[0] if kind == "int" else float("-inf")

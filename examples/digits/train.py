@@ -153,7 +153,7 @@ def found_devices(console: Console) -> list[str]:
     devices = pg.list_devices()
     for record in pg.drivers():
         if not any(d.partition(":")[0] == record.name for d in devices):
-            console.print(f"not used: {record.name}, because {record.reason or record.status}", style="dim", highlight=False)
+            console.print(f"not used: {record.name}, because {record.reason or record.status}", style="dim", highlight=False, markup=False)
     return sorted(devices, key=lambda d: d != "cpu:0")
 
 
@@ -177,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(table(results))
     faults = verdict(results)
     for fault in faults:
-        console.print(fault, style="bold red", highlight=False)
+        console.print(fault, style="bold red", highlight=False, markup=False)
     if not faults:
         console.print(f"All at least {WANTED:.0%} right, and all devices agree to {TOLERANCE:.0e}.", highlight=False)
     return 1 if faults else 0

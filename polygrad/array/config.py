@@ -43,8 +43,9 @@ def set_device(device: str) -> str:
     >>> pg.set_device("cpu")
     'cpu:0'
     """
-    _process[0] = state(device).name
-    return _process[0]
+    name = state(device).name
+    _process[0] = name
+    return name
 
 
 def get_device() -> str:

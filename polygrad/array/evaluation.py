@@ -11,7 +11,8 @@ from typing import Any
 from polygrad.array.config import resolve
 from polygrad.array.tree import leaves_of
 from polygrad.driver import binding, tracer
-from polygrad.driver.loader import REGISTRY, DriverRecord
+from polygrad.driver.loader import REGISTRY
+from polygrad.driver.records import DriverRecord
 from polygrad.graph.node import RECORDING, Node, on_overflow
 from polygrad.runtime import launch_counter, set_matmul_precision, transfer
 from polygrad.runtime import realize as _realize

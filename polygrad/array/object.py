@@ -7,7 +7,7 @@ Not here: functions (`functions.py` makes one for each op of the table, and a me
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polygrad import dtypes
 from polygrad.array import interchange
@@ -235,6 +235,25 @@ class Array:
         """Return the same value as a constant: no gradient flows through it."""
         return Array(F.cut(self._node))
 
+    if TYPE_CHECKING:  # the operators are made from the table, below
+
+        def _other(self, other: Any, /) -> "Array": ...
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _other
+        __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _other
+        __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _other
+        __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __lt__ = __le__ = __gt__ = __ge__ = _other
+
+        def __neg__(self) -> "Array": ...
+
+        def __pos__(self) -> "Array": ...
+
+        def __abs__(self) -> "Array": ...
+
+        def __invert__(self) -> "Array": ...
+
+        def __getattr__(self, name: str) -> Any: ...  # a method for each function whose first operand is the array
+
     # ---- elsewhere, otherwise ----------------------------------------------------------------------------------
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> "Array":
@@ -294,7 +313,7 @@ def make_leaf(value: Node, mask: int, dtype: dtypes.DType) -> Node:
     if value.storage is not None:
         leaf.storage = value.storage
         leaf.parents = () if not value.mask else leaf.parents
-    return leaf
+    return leaf  # type: ignore[no-any-return]
 
 
 def as_node(value: Any, device: str | None = None) -> Any:

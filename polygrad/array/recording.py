@@ -72,10 +72,10 @@ def seed_for(output: Array, gradient: Array | None) -> Node:
             )
         one = F.full_of(1.0, output._node)
         one.device = output.device
-        return one
+        return one  # type: ignore[no-any-return]
     if gradient.shape != output.shape:
         raise ShapeError(f"cannot seed an array of shape {list(output.shape)} with a gradient of shape {list(gradient.shape)}")
-    return F.astype(gradient._node, output.dtype)
+    return F.astype(gradient._node, output.dtype)  # type: ignore[no-any-return]
 
 
 def backward(output: Array, gradient: Array | None, retain_graph: bool) -> None:
@@ -193,7 +193,7 @@ class Record:
     @property
     def creation_trace(self) -> tuple[str, int, str] | None:
         """File, line and function where it was made."""
-        return self._node.trace
+        return self._node.trace  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<record of {self._node!r}>"

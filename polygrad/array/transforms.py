@@ -56,7 +56,7 @@ def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_
     (Array(9., dtype=float64, device='cpu:0'), Array([ 3., 12.], dtype=float64, device='cpu:0'))
     """
     several = not isinstance(argnums, int)
-    numbers = tuple(argnums) if several else (argnums,)  # type: ignore[arg-type]
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -93,7 +93,7 @@ def _composite(op: Op) -> Callable[..., Any]:
     return functools.partial(op.body, F)
 
 
-_MAKERS = {"elementwise": _elementwise, "composite": _composite}
+_MAKERS: dict[str, Callable[[Op], Callable[..., Any]]] = {"elementwise": _elementwise, "composite": _composite}
 for _op in TABLE.values():
     setattr(F, _op.name, _MAKERS.get(_op.kind, _primitive)(_op))
 
@@ -120,5 +120,5 @@ for _dunder, _name in {
     setattr(Node, f"__r{_dunder}__", _reflected)
 for _dunder, _name in {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}.items():
     setattr(Node, f"__{_dunder}__", _operator(_name)[0])
-Node.__neg__ = lambda self: F.negative(self)  # type: ignore[attr-defined]
-Node.__invert__ = lambda self: F.bitwise_invert(self)  # type: ignore[attr-defined]
+setattr(Node, "__neg__", lambda self: F.negative(self))  # noqa: B010, PLW0108  F is filled by now, and its type is open
+setattr(Node, "__invert__", lambda self: F.bitwise_invert(self))  # noqa: B010, PLW0108  as above

@@ -79,9 +79,9 @@ class Emitter:
         )  # fmt: skip
         ints = [a.extent for a in self.axes]
         offsets = []
-        for own, node in zip(self.view_ints, self.view_nodes, strict=True):
-            if node is not None and node.storage is not None:
-                offsets.append((len(ints), node))
+        for own, leaf in zip(self.view_ints, self.view_nodes, strict=True):
+            if leaf is not None and leaf.storage is not None:
+                offsets.append((len(ints), leaf))
             ints += own
         traced = {numbers[k]: node for k, node in self.gathers.items() if numbers[k] >= 0}
         return FusedLaunch(
@@ -290,7 +290,10 @@ def _literal(value: Any, dtype: str) -> bool | int | float:
 def finishing(nodes: list[Node], parts: int, size: int, launch: FusedLaunch) -> FusedLaunch:
     """Return the launch that adds up the parts which *launch* has left for *nodes*."""
     body = Body()
-    views, dtypes_of, stores, buffers = [], [], [], []
+    views: list[View] = []
+    dtypes_of: list[str] = []
+    stores: list[Store] = []
+    buffers: list[Any] = []
     for node in nodes:
         at = next(k for k, (have, _) in launch.partials.items() if have is node)
         dtype = launch.kernel.buffers[at]

@@ -151,7 +151,7 @@ class Fusion:
 
     def _grow(self, group: Group) -> None:
         limits = self.info.limits
-        group.grow(self._decide, limits.max_instructions // 3, limits.max_buffers // 2)
+        group.grow(self._decide, limits.max_instructions // 2, limits.max_buffers // 2)
 
     def _library(self, node: Node) -> None:
         step = Step(None, node)
