@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from polygrad.driver.ir import Instr, Kernel, Store, View
@@ -102,6 +103,7 @@ class Case:
     shapes: dict[str, tuple[int, ...]]
     scalars: tuple[float, ...] = ()
     nbytes: int = 0
+    reference: Callable[[Any, dict[str, Any]], dict[str, Any]] | None = None  # (cupy, inputs) to float64 outputs
     kernel: Kernel = field(init=False)
 
     def __post_init__(self) -> None:
@@ -303,6 +305,126 @@ def groups(scale: int = 1) -> dict[str, list[Case]]:
     }
 
 
+# ---- other shapes, to find cliffs -------------------------------------------------------------------
+
+
+def row_sum(n: int, m: int) -> list[Case]:
+    """Return the kernel that sums rows."""
+    b = Build(1, 1)
+    b.store(b.reduce(b.load("x", (None, 1)), "sum"), "s", (1, 0))
+    return [
+        Case(f"row sum {n} x {m}", b, (n, m), rows("x", b, m), {"x": (n, m), "s": (n,)}, nbytes=4 * n * m + 4 * n,
+             reference=lambda cp, a: {"s": a["x"].sum(1, dtype=cp.float64)})
+    ]  # fmt: skip
+
+
+def column_sum_of(n: int, m: int) -> list[Case]:
+    """Return the kernel that sums columns, checked on all of them."""
+    (case,) = column_sum(n, m)
+    case.name = f"column sum {n} x {m}"
+    case.reference = lambda cp, a: {"s": a["x"].sum(0, dtype=cp.float64)}
+    return [case]
+
+
+def layer_norm(n: int, m: int) -> list[Case]:
+    """Return (x - mean) / sqrt(var + eps) * g + c."""
+    b = Build(1, 1)
+    x = b.load("x", (None, 1))
+    centred = b.op("subtract", x, b.op("divide", b.reduce(x, "sum"), b.const(m)))
+    scaled = b.op("multiply", centred, inverse_norm(b, centred, m))
+    b.store(b.op("add", b.op("multiply", scaled, b.load("g", (0, 1))), b.load("c", (0, 1))), "y", (None, 1))
+
+    def reference(cp: Any, a: dict[str, Any]) -> dict[str, Any]:
+        x = a["x"][:64].astype(cp.float64)
+        x = x - x.mean(1, keepdims=True)
+        return {"y": x / cp.sqrt((x * x).mean(1, keepdims=True) + 1e-5) * a["g"] + a["c"]}
+
+    shapes = {"x": (n, m), "g": (m,), "c": (m,), "y": (n, m)}
+    return [Case(f"layer norm {n} x {m}", b, (n, m), rows("xy", b, m), shapes, nbytes=8 * n * m, reference=reference)]
+
+
+def bias_tanh(n: int, m: int) -> list[Case]:
+    """Return tanh(x + c), c along the last axis."""
+    b = Build(2, 0)
+    b.store(b.op("tanh", b.op("add", b.load("x", (None, 1)), b.load("c", (0, 1)))), "y", (None, 1))
+    return [
+        Case(f"bias tanh {n} x {m}", b, (n, m), rows("xy", b, m), {"x": (n, m), "c": (m,), "y": (n, m)}, nbytes=8 * n * m,
+             reference=lambda cp, a: {"y": cp.tanh(a["x"][:64].astype(cp.float64) + a["c"])})
+    ]  # fmt: skip
+
+
+def take_rows(n: int, m: int, k: int) -> list[Case]:
+    """Return rows of a table by index, as an embedding does."""
+    b = Build(2, 0)
+    index = b.load("t", (1, 0), dtype="int64")
+    b.store(b.load("x", (0, 1), index), "y", (None, 1))
+    b.status = b.buffer("status", "int32")
+    ints = {"v1.gs0": m, "v1.gn0": n, "v2.s0": m, "tag": 3}
+    shapes = {"t": (k,), "x": (n, m), "y": (k, m), "status": (4,)}
+    return [
+        Case(f"take {k} rows of {n} x {m}", b, (k, m), ints, shapes, nbytes=8 * k * m,
+             reference=lambda cp, a: {"y": a["x"][a["t"]].astype(cp.float64)})
+    ]  # fmt: skip
+
+
+def permuted(name: str, extents: tuple[int, ...], order: tuple[int, ...]) -> list[Case]:
+    """Return the copy of an array of *extents* with its axes in another order."""
+    b = Build(len(extents), 0)
+    b.store(b.load("x", (None,) * len(extents)), "y", (None,) * len(extents))
+    out = tuple(extents[k] for k in order)
+    steps = [int(np.prod(extents[k + 1 :])) for k in range(len(extents))]
+    ints = {f"v0.s{i}": steps[k] for i, k in enumerate(order)}
+    ints |= {f"v1.s{i}": int(np.prod(out[i + 1 :])) for i in range(len(out))}
+    count = int(np.prod(extents))
+    return [
+        Case(f"copy {name}", b, out, ints, {"x": extents, "y": out}, nbytes=8 * count,
+             reference=lambda cp, a: {"y": a["x"].transpose(order).astype(cp.float64)})
+    ]  # fmt: skip
+
+
+def half_norm(n: int, m: int) -> list[Case]:
+    """Return RMSNorm of bfloat16, computed in float32."""
+    b = Build(1, 1)
+    x = b.op("cast", b.load("hx", (None, 1), dtype="bfloat16"))
+    g = b.op("cast", b.load("hg", (0, 1), dtype="bfloat16"))
+    y = b.op("multiply", b.op("multiply", x, inverse_norm(b, x, m)), g)
+    b.store(b.op("cast", y, dtype="bfloat16"), "hy", (None, 1))
+
+    def reference(cp: Any, a: dict[str, Any]) -> dict[str, Any]:
+        x = a["hx"][:64].astype(cp.float64)
+        return {"hy": x / cp.sqrt((x * x).mean(1, keepdims=True) + 1e-5) * a["hg"].astype(cp.float64)}
+
+    shapes = {"hx": (n, m), "hg": (m,), "hy": (n, m)}
+    return [Case(f"bfloat16 rmsnorm {n} x {m}", b, (n, m), rows(("hx", "hy"), b, m), shapes, nbytes=4 * n * m, reference=reference)]
+
+
+def softmax_of(n: int, m: int) -> list[Case]:
+    """Return softmax with its shape in its name."""
+    (case,) = softmax(n, m)
+    case.name = f"softmax {n} x {m}"
+
+    def reference(cp: Any, a: dict[str, Any]) -> dict[str, Any]:
+        e = cp.exp(a["x"][:64].astype(cp.float64) - a["x"][:64].max(1, keepdims=True))
+        return {"y": e / e.sum(1, keepdims=True)}
+
+    case.reference = reference
+    return [case]
+
+
+def more() -> dict[str, list[Case]]:
+    """Return kernels of other shapes: short rows, odd rows, long rows, tall columns, gathers, permuted copies, bfloat16."""
+    cases = [
+        *softmax_of(65536, 1000), *softmax_of(4096, 50257), *softmax_of(1 << 20, 64), *softmax_of(64, 1 << 20),
+        *row_sum(64, 1 << 20), *row_sum(1 << 20, 64), *row_sum(1 << 22, 9), *column_sum_of(1 << 20, 64),
+        *column_sum_of(65536, 768), *column_sum_of(1000, 50257), *layer_norm(16384, 768), *layer_norm(16384, 3072),
+        *bias_tanh(16384, 3072), *take_rows(32768, 768, 65536), *permuted("transposed", (8192, 8192), (1, 0)),
+        *permuted("of heads", (16, 1024, 12, 64), (0, 2, 1, 3)), *permuted("of keys", (16, 1024, 12, 64), (0, 2, 3, 1)),
+        *half_norm(8192, 4096),
+    ]  # fmt: skip
+    grouped = {case.name: [case] for case in cases}
+    return grouped | {"rmsnorm 768": rmsnorm(16384, 768), "cross-entropy 50257": cross_entropy(4096, 50257)}
+
+
 # ---- what they should give --------------------------------------------------------------------------
 
 
@@ -380,6 +502,8 @@ class Device:
             return cupy.random.randint(0, classes, shape).astype(cupy.int64)
         if dtype == "int32":
             return cupy.zeros(shape, cupy.int32)
+        if dtype == "bfloat16":
+            return cupy.random.standard_normal(shape, dtype=cupy.float32).astype(ml_dtypes.bfloat16)
         made = cupy.random.standard_normal(shape, dtype=cupy.float32)
         return cupy.abs(made) if name == "v" else made
 
@@ -410,7 +534,7 @@ def run_group(device: Device, label: str, cases: list[Case]) -> dict[str, Any]:
     outcome: dict[str, Any] = {"group": label, "cases": []}
     launches = []
     for case in cases:
-        classes = case.extents[-1]
+        classes = case.shapes["x"][-1 if "cross" in case.name else 0] if "x" in case.shapes else 1
         names = case.build.names
         stored = {names[case.kernel.views[s.view].buffer] for s in case.kernel.stores}
         loaded = {names[case.kernel.views[i.attr].buffer] for i in case.kernel.body if i.op == "load"}
@@ -434,13 +558,15 @@ def run_group(device: Device, label: str, cases: list[Case]) -> dict[str, Any]:
         device.driver.synchronize()
         built = time.perf_counter() - started
         worst = 0.0
-        for name, want in expected(case.name, get).items():
+        wanted = expected(case.name, get) if case.reference is None else case.reference(cupy, arrays)
+        for name, want in wanted.items():
             got = cupy.asnumpy(arrays[name][: want.shape[0]]).astype(np.float64)
-            scale = np.abs(want).max() if case.name in ("sum", "column sum", "rmsnorm dgamma") else 1.0
+            want = cupy.asnumpy(want)  # noqa: PLW2901  the same values on the host
+            scale = np.abs(want).max() if "sum" in case.name or "dgamma" in case.name else 1.0
             error = np.abs(got.reshape(want.shape) - want) / (scale + np.abs(want))
             worst = max(worst, float("inf") if np.isnan(got).any() else float(error.max()))
         for name in stored:
-            if bool(cupy.isnan(arrays[name]).any()):
+            if bool(cupy.isnan(arrays[name].astype(cupy.float32)).any()):
                 worst = float("inf")
         if "status" in arrays and int(arrays["status"][0]) != 0:
             worst = float("inf")
@@ -465,7 +591,7 @@ def run_group(device: Device, label: str, cases: list[Case]) -> dict[str, Any]:
 def report(outcome: dict[str, Any]) -> str:
     """Return the lines of one row."""
     lines = [
-        f"{outcome['group']:<16}{outcome['ms']:9.4f} ms  floor {outcome['floor_ms']:.4f}  ratio {outcome['ratio']:.2f}"
+        f"{outcome['group']:<28}{outcome['ms']:9.4f} ms  floor {outcome['floor_ms']:.4f}  ratio {outcome['ratio']:.2f}"
     ]
     lines += [
         f"    {case['name']:<20}{case['ms']:9.4f} ms {case['GB/s']:7.0f} GB/s  error {case['error']:.1e}  "
@@ -480,9 +606,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="only groups whose name holds this")
     parser.add_argument("--text", type=Path, help="write the CUDA texts here and use no device")
+    parser.add_argument("--more", action="store_true", help="other shapes instead")
     parser.add_argument("--json", type=Path, help="write all figures here")
     options = parser.parse_args(arguments)
-    chosen = {label: cases for label, cases in groups().items() if options.only in label}
+    chosen = {label: cases for label, cases in (more() if options.more else groups()).items() if options.only in label}
     if options.text:
         write_texts(chosen, options.text)
         return 0
@@ -493,7 +620,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(report(outcomes[-1]), flush=True)  # noqa: T201  the table is what this script is for
     if options.json:
         options.json.write_text(json.dumps(outcomes, indent=1))
-    return int(any(case["error"] > 1e-4 for outcome in outcomes for case in outcome["cases"]))  # noqa: PLR2004
+    return int(any(case["error"] > (1e-2 if "bfloat" in case["name"] else 1e-4) for outcome in outcomes for case in outcome["cases"]))  # noqa: PLR2004
 
 
 def write_texts(chosen: dict[str, list[Case]], folder: Path) -> None:

@@ -13,7 +13,7 @@ from polygrad import shapes
 from polygrad.driver.types import Ref
 from polygrad.errors import DTypeError
 from polygrad.graph.node import Node
-from polygrad.runtime.devices import State, state
+from polygrad.runtime.devices import State, state, states
 from polygrad.runtime.memory import Buffer, Storage
 from polygrad.schedule import Fused, Library, Operand, Plan, plan
 
@@ -44,6 +44,8 @@ def realize(nodes: Iterable[Node]) -> None:
     pending = [n for n in nodes if n.storage is None]
     if not pending:
         return
+    if len(states()) > 1:
+        _settle_transfers(pending)
     for name in dict.fromkeys(n.device for n in pending):
         assert name is not None  # noqa: S101  arrays always have a device
         found = state(name)
@@ -73,26 +75,32 @@ def _realize_on(found: State, asked: list[Node]) -> None:
     program.run(order, list(leaves))
 
 
+def _settle_transfers(pending: list[Node]) -> None:
+    """Bring operands from other devices before any device's lock is taken: two threads may copy in opposite directions."""
+    seen: set[Node] = set()
+    transfers = []
+    stack = list(pending)
+    while stack:
+        n = stack.pop()
+        if n not in seen and n.storage is None:
+            seen.add(n)
+            stack += n.parents
+            if n.spec.op.kind == "transfer":
+                transfers.append(n)
+    for n in sorted(transfers, key=_number):
+        if n.storage is None:
+            _transfer(n)
+
+
 def _walk(asked: list[Node]) -> tuple[list[Node], dict[Node, int]]:
     """Return the unrealized nodes under *asked*, operands first, and the realized ones that they read, numbered."""
     seen: set[Node] = set()
     stack = list(asked)
-    transfers: list[Node] = []
     while stack:
         n = stack.pop()
-        if n in seen:
-            continue
-        if n.storage is not None:
-            continue
-        seen.add(n)
-        if n.spec.op.kind == "transfer":
-            transfers.append(n)
-        else:
+        if n.storage is None and n not in seen:
+            seen.add(n)
             stack += n.parents
-    if transfers:
-        for n in sorted(transfers, key=_number):
-            _transfer(n)
-        return _walk(asked)
     order = sorted(seen, key=_number)
     leaves: dict[Node, int] = {}
     for n in order:
@@ -117,13 +125,19 @@ def _transfer(node: Node) -> None:
 _BASELINE = 0
 
 
-def _held(order: list[Node], asked: list[Node]) -> tuple[set[Node], set[Node], list[int]]:
-    """Return the costly nodes that are worth a store, all that a recording needs, and one flag a node for the plan's key."""
-    uses: dict[Node, int] = dict.fromkeys(order, 0)
+def _uses(order: list[Node]) -> dict[Node, int]:
+    """Return how often each node is an operand of another; a function of its own, so that no local outlives it."""
+    uses = dict.fromkeys(order, 0)
     for n in order:
         for p in n.parents:
             if p in uses:
                 uses[p] += 1
+    return uses
+
+
+def _held(order: list[Node], asked: list[Node]) -> tuple[set[Node], set[Node], list[int]]:
+    """Return the costly nodes that are worth a store, all that a recording needs, and one flag a node for the plan's key."""
+    uses = _uses(order)
     goal = set(asked)
     offered: set[Node] = set()
     retained: set[Node] = set()

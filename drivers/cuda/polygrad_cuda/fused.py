@@ -29,6 +29,7 @@ class Plan(NamedTuple):
     """All that one launch of a kernel needs beside its buffers and scalars.
 
     Each stage is called with the buffers, then the scratch memory's address if `scratch` is not 0, then the scalars.
+    Either all stages of a source take scratch memory or none does.
     """
 
     stages: tuple[Call, ...]
@@ -87,7 +88,8 @@ class FusedKernel:
         )
         if len(self.plans) >= PLANS:
             self.plans.clear()
-        made = self.plans[ints] = Plan(stages, geometry.scratch, choice)
+        uses = any(argument.kind == "scratch" for stage in source.stages for argument in stage.arguments)
+        made = self.plans[ints] = Plan(stages, max(1, geometry.scratch) if uses else 0, choice)
         return made
 
     def stage(self, source: Source, stage: Stage, groups: int, ints: Sequence[int], extra: Sequence[int]) -> Call:
