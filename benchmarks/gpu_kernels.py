@@ -149,7 +149,9 @@ def rmsnorm(n: int, m: int) -> list[Case]:
         b.op("subtract", b.op("multiply", gd, r), b.op("multiply", x, b.op("multiply", cube, mean))), "dx", (None, 1)
     )
     b.store(b.op("multiply", b.op("multiply", dy, x), r), "parts", (0, 1), partial=True)
-    full, parts = {"x": (n, m), "g": (m,), "y": (n, m), "dy": (n, m), "dx": (n, m)}, min(PARTS, n)
+    full = {"x": (n, m), "g": (m,), "y": (n, m), "dy": (n, m), "dx": (n, m)}
+    height = -(-n // min(PARTS, n))
+    parts = -(-n // height)  # no part is empty
     more = {f"v{len(b.views) - 1}.parts": parts, f"v{len(b.views) - 1}.ps": m}
     s = Build(1, 1)
     s.store(s.reduce(s.load("parts", (1, None)), "sum"), "dg", (1, 0))

@@ -86,6 +86,12 @@ def device(request):
 
 
 @pytest.fixture
+def fewer(device):
+    """A function that picks from a list of samples: all on a device of the cpu driver, one where each kernel costs a compiler run."""
+    return list if device.startswith("cpu") else lambda samples: list(samples)[len(samples) // 2 :][:1]
+
+
+@pytest.fixture
 def other_device(device):
     """Another device than `device`."""
     for name in DEVICES:

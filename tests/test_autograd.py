@@ -77,7 +77,7 @@ def test_a_second_backward_is_refused_unless_the_graph_is_retained(device):
     z.backward()
     with refuses(
         pg.GradError,
-        "cannot go backward through sum_ a second time: the first backward has freed its graph; call that one with retain_graph=True",
+        "cannot go backward through reshape a second time: the first backward has freed its graph; call that one with retain_graph=True",
     ):
         z.backward()
     assert x.grad.tolist() == [2.0, 4.0]
@@ -422,7 +422,7 @@ def test_a_tape_asked_for_by_name_records_inside_no_grad(device):
         y = pg.exp(w, tape=tape)
         loss = pg.sum(y, tape=tape)
     assert not plain.requires_grad
-    assert [r.op_name for r in tape.nodes] == ["exp", "sum_"]
+    assert [r.op_name for r in tape.nodes] == ["exp", "sum", "reshape"]
     tape.backward(loss)
     np.testing.assert_allclose(w.grad.numpy(), np.exp([1.0, 2.0]), rtol=1e-6)
 
@@ -728,7 +728,7 @@ def test_a_backward_anomaly_names_op_and_line(device):
         y = pg.sqrt(x)
         pg.sum(y).backward()
     assert re.fullmatch(
-        rf"backward anomaly: the gradient of .* {x.dtype.name}\[2\], made at .*test_autograd.py:{line}, "
+        rf"backward anomaly: the gradient of sqrt {x.dtype.name}\[2\], made at .*test_autograd.py:{line}, "
         r"in test_a_backward_anomaly_names_op_and_line, holds a NaN or an infinity",
         str(caught.value),
     )

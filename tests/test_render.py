@@ -6,17 +6,23 @@ Not here: drivers; the CPU style has a test of its own.
 
 import ctypes
 import itertools
+import math
 import shutil
 import subprocess
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from polygrad.driver import oracle
-from polygrad.driver.ir import ARITHMETIC, DTYPES, ITEMSIZE, SCALAR_OPS, Instr, kind
-from polygrad.driver.render.dialect import C99, CUDA, OPENCL
+from polygrad.driver.ir import ARITHMETIC, DTYPES, ITEMSIZE, SCALAR_OPS, Instr, Kernel, Store, View, kind
+from polygrad.driver.render.collapse import collapse
+from polygrad.driver.render.dialect import C99, CUDA, OPENCL, argument_value
 from polygrad.driver.render.expressions import Expressions
+from polygrad.driver.render.gpu_style import GpuLimits, Source, choose_gpu, join_parts, possible, render_parts
+from polygrad.driver.verify import verify, verify_launch
+from polygrad_conformance.random_kernels import Mismatch, compare, random_case
 
 COUNT = 512
 
@@ -54,13 +60,27 @@ def samples(dtype, seed, count=COUNT):
         info = np.iinfo(dtype)
         values = np.frombuffer(rng.bytes(count * ITEMSIZE[dtype]), dtype).copy()
         values[::3] = rng.integers(max(info.min, -9), 10, len(values[::3])).astype(dtype)
-        ugly = np.array([0, 1, info.min, info.max, 2, 3, info.max - 1, info.min + 1, 8 * ITEMSIZE[dtype] % 128, 7], dtype)
+        ugly = np.array(
+            [0, 1, info.min, info.max, 2, 3, info.max - 1, info.min + 1, 8 * ITEMSIZE[dtype] % 128, 7], dtype
+        )
         spots = rng.permutation(count)[: 10 * 10]
         values[spots] = np.resize(rng.permutation(ugly), len(spots))
         return values
     values = rng.standard_normal(count) * 10.0 ** rng.integers(-3, 4, count)
     ugly = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 3e38, 1e-38, 65504.0, 65520.0, 65536.0]
-    ugly += [-128.5, 127.5, 255.9, -0.9, 2147483520.0, -2147483648.0, 1.0 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-11, 6e-8, 2**-25]
+    ugly += [
+        -128.5,
+        127.5,
+        255.9,
+        -0.9,
+        2147483520.0,
+        -2147483648.0,
+        1.0 + 2**-8,
+        1 + 3 * 2**-8,
+        1 + 2**-11,
+        6e-8,
+        2**-25,
+    ]
     spots = rng.permutation(count)[: count // 3]
     values[spots] = np.resize(rng.permutation(np.array(ugly)), len(spots))
     if dtype == "float64":
@@ -127,7 +147,7 @@ def agree(instr, operands, got):
 
 
 def body(write, instr, dtypes, width):
-    """The text of one case over vectors of a width: load, compute, store."""
+    """Return the text of one case over vectors of a width: load, compute, store."""
     d = write.dialect
     lines, names = [], []
     for k, dtype in enumerate(dtypes):
@@ -163,7 +183,7 @@ def test_c99_expressions_mean_what_the_oracle_says(tmp_path):
     source, library = tmp_path / "cases.c", tmp_path / "cases.so"
     source.write_text(C99.prelude + write.helpers() + "".join(kernels))
     command = ["gcc", "-O1", *C99.options, "-shared", "-fPIC", str(source), "-o", str(library), "-lm"]
-    subprocess.run(command, check=True)  # noqa: S603
+    subprocess.run(command, check=True)
     lib = ctypes.CDLL(str(library))
     for n, (instr, dtypes) in enumerate(CASES):
         operands = [samples(dtype, n + k) for k, dtype in enumerate(dtypes)]
@@ -198,9 +218,13 @@ def arena_program(batch, width):
     for _, instr, dtypes in batch:
         lines = []
         for k, dtype in enumerate(dtypes):
-            lines.append(f"__global const {OPENCL.types[dtype]}* a{k} = (__global const {OPENCL.types[dtype]}*)(in + {at});")
+            lines.append(
+                f"__global const {OPENCL.types[dtype]}* a{k} = (__global const {OPENCL.types[dtype]}*)(in + {at});"
+            )
             at += 8 * COUNT
-        lines.append(f"__global {OPENCL.types[instr.dtype]}* out = (__global {OPENCL.types[instr.dtype]}*)(arena + {to});")
+        lines.append(
+            f"__global {OPENCL.types[instr.dtype]}* out = (__global {OPENCL.types[instr.dtype]}*)(arena + {to});"
+        )
         to += 8 * COUNT
         inside = "\n    ".join(lines)
         blocks.append(f"{{\n    {inside}\n    {body(write, instr, dtypes, width)}\n    }}\n")
@@ -241,6 +265,257 @@ def test_cuda_expressions_compile(tmp_path):
 def compile_cuda(folder, text):
     source = folder / "cases.cu"
     source.write_text(text)
-    command = ["nvcc", "-arch=sm_90", "--ptx", *CUDA.options, "-Werror=all-warnings", str(source), "-o", str(folder / "cases.ptx")]
-    subprocess.run(command, check=True)  # noqa: S603
+    quiet = "-diag-suppress=177,550"  # unused variables
+    command = ["nvcc", "-arch=sm_90", "--ptx", *CUDA.options, "-Werror=all-warnings", quiet]
+    command += [str(source), "-o", str(folder / "cases.ptx")]
+    subprocess.run(command, check=True)
     return (folder / "cases.ptx").read_text()
+
+
+# ---- collapse -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [0, 100, 200])
+def test_a_collapsed_kernel_is_well_formed_and_means_the_same(first):
+    joined = 0
+    for seed in range(first, first + 100):
+        case = random_case(seed)
+        kernel, ints = collapse(case.kernel, case.ints)
+        verify(kernel)
+        verify_launch(kernel, [len(b) for b in case.buffers], ints, case.scalars)
+        got = case.fresh()
+        oracle.run(kernel, got, ints, case.scalars)
+        compare(case, got)
+        joined += case.kernel.rank - kernel.rank
+    assert joined > 5
+
+
+def test_axes_that_every_view_strides_through_alike_become_one():
+    view = View(0, "float32", (None, None, None))
+    kernel = Kernel(
+        3, 0, ("float32",) * 2, (view, view._replace(buffer=1)), (), (Instr("load", "float32", (), 0),), (Store(0, 1),)
+    )
+    simple, ints = collapse(kernel, (2, 3, 4, 0, 12, 4, 1, 5, 12, 4, 1))
+    assert (simple.parallel, [v.strides for v in simple.views], ints) == (1, [(1,), (1,)], (24, 0, 5))
+
+
+def test_a_transposed_copy_runs_along_the_store():
+    view = View(0, "float32", (None, None))
+    kernel = Kernel(
+        2, 0, ("float32",) * 2, (view, view._replace(buffer=1)), (), (Instr("load", "float32", (), 0),), (Store(0, 1),)
+    )
+    simple, ints = collapse(kernel, (4, 3, 0, 3, 1, 0, 1, 4))
+    assert ([v.strides for v in simple.views], ints) == ([(1, None), (None, 1)], (3, 4, 0, 3, 0, 4))
+
+
+def test_an_axis_whose_index_is_wanted_is_left_alone():
+    kernel = Kernel(
+        2, 0, ("int32",), (View(0, "int32", (None, 1)),), (), (Instr("iota", "int32", (), 1),), (Store(0, 0),)
+    )
+    simple, _ = collapse(kernel, (3, 4, 0, 4))
+    assert simple.parallel == 2
+
+
+def test_a_full_value_stays_full_when_its_axes_shrink():
+    """A load along a reduced axis of extent 1 would become a ROW value, which must not be stored along reduced axes."""
+    views = (View(0, "float32", (1, None)), View(1, "float32", (1, None)))
+    body = (
+        Instr("load", "float32", (), 0),
+        Instr("reduce", "float32", (0,), "sum"),
+        Instr("subtract", "float32", (0, 1)),
+    )
+    simple, ints = collapse(Kernel(1, 1, ("float32",) * 2, views, (), body, (Store(2, 1),)), (5, 1, 0, 7, 0, 7))
+    verify(simple)
+    verify_launch(simple, [5, 5], ints, ())
+
+
+# ---- the GPU style --------------------------------------------------------------------------------------
+
+
+def launch(queue, program, case, source, ints):
+    """Run a rendered kernel on a case's buffers and return what they hold afterwards."""
+    import pyopencl as cl  # noqa: PLC0415  optional
+
+    host, flags = case.fresh(), cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+    memory = [cl.Buffer(queue.context, flags, hostbuf=np.resize(b.view(np.uint8), max(b.nbytes, 1))) for b in host]
+    geometry = source.geometry(ints)
+    scratch = cl.Buffer(queue.context, cl.mem_flags.READ_WRITE, max(geometry.scratch, 8))
+    for stage, launched in zip(source.stages, geometry.launches, strict=True):
+        arguments = []
+        for a in stage.arguments:
+            if a.kind in ("buffer", "scratch"):
+                arguments.append(memory[a.position] if a.kind == "buffer" else scratch)
+                continue
+            value = {"int": ints, "extra": launched.extra, "scalar": case.scalars}[a.kind][a.position]
+            value = argument_value(value, case.kernel.scalars[a.position]) if a.kind == "scalar" else value
+            arguments.append(np.dtype(a.dtype).type(value))
+        size = (launched.groups * stage.block[0], stage.block[1])
+        cl.Kernel(program, stage.name)(queue, size, stage.block, *arguments)
+    for array, buffer in zip(host, memory, strict=True):
+        if array.nbytes:
+            cl.enqueue_copy(queue, array.view(np.uint8), buffer)
+    return host
+
+
+def run_forms(queue, jobs):
+    """Compile (case, kernel, ints, choice) jobs as one program and compare each with the case's answer."""
+    write = Expressions(OPENCL)
+    parts = [render_parts(kernel, write, choice, f"k{n}") for n, (_, kernel, _, choice) in enumerate(jobs)]
+    program = build(queue, join_parts(OPENCL, parts))
+    for n, (case, kernel, ints, choice) in enumerate(jobs):
+        got = launch(queue, program, case, Source(f"k{n}", "", parts[n].stages, kernel, choice), ints)
+        try:
+            compare(case, got)
+        except Mismatch as error:
+            raise Mismatch(f"{choice}: {error}") from None
+
+
+SMALL = GpuLimits(threads=64)  # small groups, so that small cases need several of them
+
+
+@pytest.mark.parametrize("first", range(0, 36, 12))
+def test_random_kernels_are_right_in_the_chosen_form_and_in_another(queue, first):
+    jobs = []
+    for seed in range(first, first + 12):
+        case = random_case(seed)
+        kernel, ints = collapse(case.kernel, case.ints)
+        chosen, *others = possible(kernel, ints, SMALL)
+        forms = [chosen, others[seed % len(others)]] if others else [chosen]
+        jobs += [(case, kernel, ints, replace(form, wide=form.wide or bool(n))) for n, form in enumerate(forms)]
+    run_forms(queue, jobs)
+
+
+def test_every_dtype_is_loaded_cast_and_stored_as_vectors(queue):
+    jobs = []
+    for n, source in enumerate(DTYPES):
+        target, count = DTYPES[(n + 5) % len(DTYPES)], 4096
+        views = (View(0, source, (1,)), View(1, target, (1,)))
+        body = (Instr("load", source, (), 0), Instr("cast", target, (0,)))
+        kernel = Kernel(1, 0, (source, target), views, (), body, (Store(1, 1),))
+        data = np.random.default_rng(n).integers(0, 2 if "bool" in (source, target) else 100, count)
+        buffers = [data.astype(np_dtype(source)), np.zeros(count + 16, np_dtype(target))]
+        case = Given(kernel, (count, 0, 16), buffers, tolerance=0)
+        forms = [form for form in possible(kernel, case.ints) if form.variants[0].width > 1]
+        assert forms
+        assert forms[0].variants[0].width * max(ITEMSIZE[source], ITEMSIZE[target]) == 16
+        jobs += [(case, kernel, case.ints, form) for form in forms]
+    run_forms(queue, jobs)
+
+
+class Given:
+    """A case made by hand: the oracle's answer, and a tolerance that grows with the reduced extent."""
+
+    def __init__(self, kernel, ints, buffers, scalars=(), tolerance=2e-6):
+        verify(kernel)
+        verify_launch(kernel, [len(b) for b in buffers], ints, scalars)
+        self.kernel, self.ints, self.buffers, self.scalars, self.seed = kernel, ints, buffers, scalars, -1
+        self.expected = self.fresh()
+        oracle.run(kernel, self.expected, ints, scalars)
+        self.allowed = [
+            np.abs(np.nan_to_num(e.astype(np.float64))) * tolerance + tolerance * (e.dtype.kind == "f")
+            for e in self.expected
+        ]
+
+    def fresh(self):
+        return [b.copy() for b in self.buffers]
+
+
+def normals(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32).ravel()
+
+
+def softmax(rows, n, *, masked):
+    """Softmax along the last axis, with a causal mask that guards the load."""
+    f, body = "float32", []
+    if masked:
+        body += [Instr("iota", "int32", (), 1), Instr("iota", "int32", (), 0), Instr("less_equal", "bool", (0, 1))]
+        body += [Instr("load", f, (), 0, 2), Instr("const", f, (), -math.inf), Instr("where", f, (2, 3, 4))]
+    else:
+        body += [Instr("load", f, (), 0)]
+    x = len(body) - 1
+    body += [Instr("reduce", f, (x,), "max"), Instr("subtract", f, (x, x + 1)), Instr("exp", f, (x + 2,))]
+    body += [Instr("reduce", f, (x + 3,), "sum"), Instr("divide", f, (x + 3, x + 4))]
+    views = (View(0, f, (None, 1)), View(1, f, (None, 1)))
+    kernel = Kernel(1, 1, (f, f), views, (), tuple(body), (Store(x + 5, 1),))
+    data = normals(rows, n)
+    if masked:
+        data.reshape(rows, n)[np.arange(n) > np.arange(rows)[:, None]] = np.nan
+    return Given(kernel, (rows, n, 0, n, 0, n), [data, np.full(rows * n, 7, f)])
+
+
+def rms_gradient(rows, n, parts):
+    """Dx of RMSNorm, and dgamma in parts: two sibling reductions, a row's values kept, sums over rows beside them."""
+    f = "float32"
+    table = [
+        ("load", (), 0), ("load", (), 1), ("load", (), 2), ("multiply", (0, 0), None), ("reduce", (3,), "sum"),
+        ("multiply", (1, 2), None), ("multiply", (5, 0), None), ("reduce", (6,), "sum"), ("const", (), float(n)),
+        ("divide", (4, 8), None), ("rsqrt", (9,), None), ("divide", (7, 8), None), ("multiply", (10, 11), None),
+        ("multiply", (0, 12), None), ("subtract", (5, 13), None), ("multiply", (14, 10), None),
+        ("multiply", (2, 0), None), ("multiply", (16, 10), None),
+    ]  # fmt: skip
+    views = tuple(View(k, f, (0 if k in (1, 4) else None, 1), partial=k == 4) for k in range(5))
+    body = tuple(Instr(op, f, args, attr) for op, args, attr in table)
+    kernel = Kernel(1, 1, (f,) * 5, views, (), body, (Store(15, 3), Store(17, 4)))
+    ints = (rows, n, 0, n, 0, 0, n, 0, n, 0, parts, n)
+    buffers = [
+        normals(rows, n),
+        normals(n, seed=1),
+        normals(rows, n, seed=2),
+        np.zeros(rows * n, f),
+        np.zeros(parts * n, f),
+    ]
+    return Given(kernel, ints, buffers, tolerance=2e-5)
+
+
+def column_sum(rows, n):
+    views = (View(0, "float32", (1, None)), View(1, "float32", (1, 0)))
+    body = (Instr("load", "float32", (), 0), Instr("reduce", "float32", (0,), "sum"))
+    kernel = Kernel(1, 1, ("float32",) * 2, views, (), body, (Store(1, 1),))
+    return Given(kernel, (n, rows, 0, n, 0), [normals(rows, n), np.zeros(n, np.float32)], tolerance=1e-4)
+
+
+SHAPES = {
+    "a masked softmax, one warp a row": (lambda: softmax(48, 256, masked=True), 1024),
+    "a softmax of long rows, in registers": (lambda: softmax(3, 4096, masked=False), 1024),
+    "a softmax of odd rows": (lambda: softmax(5, 1111, masked=False), 1024),
+    "a softmax of rows too long to keep": (lambda: softmax(2, 9000, masked=False), 64),
+    "one long softmax, split": (lambda: softmax(1, 40000, masked=False), 256),
+    "an RMSNorm gradient": (lambda: rms_gradient(37, 512, 5), 256),
+    "an RMSNorm gradient of odd rows": (lambda: rms_gradient(9, 333, 2), 256),
+    "an RMSNorm gradient of rows too long to keep": (lambda: rms_gradient(4, 6000, 2), 64),
+    "a column sum": (lambda: column_sum(500, 64), 256),
+    "a column sum of few odd columns": (lambda: column_sum(3000, 3), 256),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_reduction_is_right_in_every_form(queue, shape):
+    make, threads = SHAPES[shape]
+    case = make()
+    kernel, ints = collapse(case.kernel, case.ints)
+    run_forms(queue, [(case, kernel, ints, form) for form in possible(kernel, ints, GpuLimits(threads=threads))])
+
+
+def test_the_shapes_choose_the_strategies_that_they_are_named_for():
+    def chosen(case, threads=1024):
+        kernel, ints = collapse(case.kernel, case.ints)
+        return choose_gpu(kernel, ints, GpuLimits(threads=threads)).variants[0]
+
+    assert chosen(softmax(48, 256, masked=True)).lanes == 32
+    long = chosen(softmax(300, 4096, masked=False))
+    assert long.lanes >= 128 and long.chunks * long.width * long.lanes == 4096 and long.exact  # noqa: PT018
+    assert chosen(softmax(2, 9000, masked=False), 64).chunks == 0
+    assert chosen(softmax(1, 40000, masked=False)).splits
+    assert chosen(column_sum(500, 64)).strategy == "columns"
+
+
+@needs("nvcc")
+def test_random_kernels_compile_as_cuda(tmp_path):
+    write, parts = Expressions(CUDA), []
+    for seed in range(40):
+        case = random_case(seed)
+        kernel, ints = collapse(case.kernel, case.ints)
+        parts += [
+            render_parts(kernel, write, form, f"k{seed}_{n}") for n, form in enumerate([*possible(kernel, ints)][:2])
+        ]
+    compile_cuda(tmp_path, join_parts(CUDA, parts))

@@ -46,7 +46,7 @@ class Net(pg.nn.Module):
 def perceptron() -> pg.nn.Module:
     """Return a network of two hidden layers."""
     nn = pg.nn
-    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.2), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
 class Job(NamedTuple):
@@ -59,8 +59,8 @@ class Job(NamedTuple):
 
 
 JOBS = (
-    Job("MLP", perceptron, lambda m: pg.optim.AdamW(m, lr=2e-3), 25),
-    Job("CNN", Net, lambda m: pg.optim.SGD(m, lr=0.1, momentum=0.9, nesterov=True), 12),
+    Job("MLP", perceptron, lambda m: pg.optim.AdamW(m, lr=4e-3), 20),
+    Job("CNN", Net, lambda m: pg.optim.SGD(m, lr=0.1, momentum=0.9, nesterov=True), 10),
 )
 
 
@@ -92,6 +92,7 @@ def train(job: Job, device: str, advance: Callable[[], None]) -> Result:
         model = job.model()
         optimizer = job.optimizer(model)
         steps = images.shape[0] // BATCH
+        schedule = pg.optim.lr_scheduler.CosineWithWarmup(optimizer, total=job.epochs * steps, warmup=steps)
         losses: list[pg.Array] = []
         times: list[float] = []
         for _ in range(job.epochs):
@@ -103,6 +104,7 @@ def train(job: Job, device: str, advance: Callable[[], None]) -> Result:
                 loss = pg.nn.cross_entropy(model(images[batch]), labels[batch])
                 loss.backward()
                 optimizer.step(also=loss)
+                schedule.step()
                 losses.append(loss.detach())
                 advance()
             pg.synchronize()

@@ -74,7 +74,10 @@ def _default_of_list(obj: Any, name: str) -> dtypes.DType | None:
         return None
     import numpy  # noqa: PLC0415, ICN001  see interchange; only for a look at the kind
 
-    found = numpy.asarray(obj)
+    try:
+        found = numpy.asarray(obj)
+    except ValueError:
+        return None  # ragged: from_numpy says so
     if not found.size and found.dtype.kind == "f":
         return default_float(name)
     return {"f": default_float(name), "i": default_int(name)}.get(found.dtype.kind) if _plain(obj) else None
@@ -104,6 +107,8 @@ def _from_array(obj: Array, wanted: dtypes.DType | None, device: Any, copy: bool
 def _adopt(obj: Any, wanted: dtypes.DType | None, name: str) -> Array:
     import numpy  # noqa: PLC0415, ICN001  as above: a view, no computation
 
+    if isinstance(obj, (list, tuple)):
+        raise ValueError("cannot make an array of a list without a copy: leave copy=False out")
     array = numpy.asarray(obj) if not interchange.is_numpy(obj) else obj
     if wanted is not None and array.dtype != wanted:
         raise ValueError(f"cannot make {wanted.name} of {array.dtype} without a copy")

@@ -54,7 +54,11 @@ def _public(op: Op) -> Callable[..., Any]:
         nodes = [as_node(a, device) for a in args]
         named = {k: as_node(v, device) for k, v in kwargs.items()} if kwargs else kwargs
         if tape is None:
-            return wrap(function(*nodes, **named), device)
+            try:
+                return wrap(function(*nodes, **named), device)
+            except DeviceError:
+                same_device(op.verb, *arrays_in(args))  # in the user's words, not in those of a part of the function
+                raise
         before, RECORDING.enabled = RECORDING.enabled, True
         outer, RECORDING.observer = RECORDING.observer, tape._note  # the tape is asked for by name
         try:
@@ -124,10 +128,18 @@ def _with_device(wrapped: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def arrays_in(args: Any) -> list[Array]:
+    """Return the arrays of a call's arguments, those in lists and tuples too."""
+    found: list[Array] = []
+    for a in args:
+        found += [a] if isinstance(a, Array) else arrays_in(a) if isinstance(a, (list, tuple)) else []
+    return found
+
+
 def same_device(op: str, *arrays: Array) -> None:
     """Raise DeviceError if arrays are on several devices."""
     if len({a.device for a in arrays}) > 1:
-        raise DeviceError.mixed(op, [f"{a._node.aval!r} on {a.device}" for a in arrays])
+        raise DeviceError.mixed(op, [f"{a._node.aval!r} on {a.device}" for a in arrays]) from None
 
 
 def make_all() -> dict[str, Callable[..., Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from polygrad import dtypes
 from polygrad.errors import DTypeError, ShapeError
-from polygrad.graph.node import Node
+from polygrad.graph.node import Node, convert_scalar
 from polygrad.runtime import transfer
 
 
@@ -21,6 +21,9 @@ def from_numpy(value: Any, device: str, dtype: dtypes.DType | None) -> Node:
         raise ShapeError(f"cannot make an array of {type(value).__name__}: its rows have different lengths ({error})") from None
     if array.dtype == object or array.dtype.kind in "SUVMm" and array.dtype != dtypes.bfloat16:
         raise DTypeError(f"cannot make an array of dtype {array.dtype}: polygrad has {', '.join(dtypes.BY_NAME)}")
+    if dtype is not None and not is_numpy(value) and array.size and dtypes.KINDS[dtype] == "int" and array.dtype.kind in "iu":
+        for extreme in (int(array.min()), int(array.max())):
+            convert_scalar(extreme, dtype)  # Python ints do not wrap
     array = array.astype(dtype or dtypes.as_dtype(array.dtype), copy=False)
     return transfer.upload(device, array.shape, dtypes.as_dtype(array.dtype), as_bytes(array))
 

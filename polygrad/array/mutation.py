@@ -6,6 +6,7 @@ Not here: views that see each other's writes, masks and integer arrays as keys; 
 
 from typing import Any
 
+from polygrad import dtypes
 from polygrad.array.object import Array, as_node, operand
 from polygrad.errors import DTypeError, GradError, ShapeError
 from polygrad.graph.functions import F
@@ -26,7 +27,8 @@ def assign(target: Array, key: Any, value: Any) -> None:
     ShapeError
         If *value* does not broadcast to the place.
     """
-    if target.requires_grad and target.is_leaf and RECORDING.enabled:
+    leaf = target.requires_grad and target.is_leaf
+    if leaf and RECORDING.enabled:
         raise GradError("cannot write into a leaf that needs gradients: do it in pg.no_grad(), or on a copy")
     node = target._node
     found = basic_slices(key, node.shape)
@@ -46,10 +48,12 @@ def assign(target: Array, key: Any, value: Any) -> None:
     back = slice_.vjp[0]  # type: ignore[index]
     assert back is not None  # noqa: S101  slices are differentiable
     block = F.reshape_(wide, sizes)
-    here = F.full_of(True, block)
+    here = F.full_of(True, block, dtypes.bool_)
     placed = back(F, block, None, node, starts, steps, sizes)
     mask = back(F, here, None, node, starts, steps, sizes)
     target._node = F.where(mask, placed, node)
+    if leaf:  # in no_grad: the handle stays a leaf, of the new value
+        target.requires_grad = True
 
 
 def basic_slices(key: Any, shape: tuple[int, ...]) -> tuple[Any, Any, Any, Any] | None:

@@ -87,7 +87,7 @@ def backward(output: Array, gradient: Array | None, retain_graph: bool) -> None:
         )
     before, RECORDING.enabled = RECORDING.enabled, False
     try:
-        leaves, passed = sweep([(output._node, seed)], ALWAYS, anomaly_observer())
+        leaves, passed = swept([(output._node, seed)], ALWAYS)
         for node, found in leaves.items():
             _deposit(node, found)
     finally:
@@ -152,7 +152,7 @@ class Record:
     @property
     def op_name(self) -> str:
         """The op that made it."""
-        return self._node.spec.op.name
+        return self._node.spec.op.name.rstrip("_")
 
     @property
     def parents(self) -> list["Record"]:
@@ -225,8 +225,10 @@ class Tape:
         self._nodes: list[weakref.ref[Node]] = []
         self._grads: dict[Node, Node] = {}
         self._outer: Any = None
+        self._nested = False
 
     def __enter__(self) -> "Tape":
+        self._nested = bool(_tapes.stack)
         _tapes.stack.append(self)
         self._outer, RECORDING.observer = RECORDING.observer, self._note
         return self
@@ -265,7 +267,7 @@ class Tape:
         if not loss._node.mask & ALWAYS:
             raise GradError("cannot go backward: the tape has recorded nothing that leads to this array; watch its inputs first")
         with no_grad():
-            found, passed = sweep([(loss._node, seed)], ALWAYS, self._remember)
+            found, passed = swept([(loss._node, seed)], ALWAYS, self._remember)
             for node, gradient in found.items():
                 _deposit(node, gradient)
         if not (retain_graph or self._persistent):
@@ -292,9 +294,9 @@ class Tape:
             seed = F.full_of(1.0, target._node)
             seed.device = target.device
             with _Switch(self._persistent or len(_tapes.stack) > 0):
-                _, passed = sweep([(target._node, seed)], ALWAYS, lambda n, g: grads.__setitem__(n, g))
-            if not self._persistent:
-                spend([n for n in passed])
+                _, passed = swept([(target._node, seed)], ALWAYS, grads.__setitem__)
+            if not self._persistent and not self._nested:  # else the outer tape needs the graph too
+                spend(passed)
         result = map_tree(lambda x: Array(grads[x._node]) if x._node in grads else Array(_zeros(x)), sources)
         if not self._persistent:
             self.release()
@@ -355,7 +357,7 @@ def detect_anomaly() -> Iterator[None]:
     def observe(node: Node) -> None:
         if outer is not None:
             outer(node)
-        if not checking[0]:
+        if not checking[0] and not getattr(_anomaly, "sweeping", False):  # the sweep checks its own
             node.trace = creation_site()
             checking[0] = True
             try:
@@ -366,6 +368,7 @@ def detect_anomaly() -> Iterator[None]:
     def observe_gradient(node: Node, gradient: Node) -> None:
         if not checking[0]:
             checking[0] = True
+            gradient.device = gradient.device or node.device
             try:
                 _check_finite(gradient, node, "backward")
             finally:
@@ -379,9 +382,16 @@ def detect_anomaly() -> Iterator[None]:
         RECORDING.observer, _anomaly.observer = outer, before
 
 
-def anomaly_observer() -> Callable[[Node, Node], None] | None:
-    """Return what checks gradients in this thread, if anything does."""
-    return getattr(_anomaly, "observer", None)
+def swept(
+    seeds: list[tuple[Node, Node]], mask: int, observer: Callable[[Node, Node], None] | None = None
+) -> tuple[dict[Node, Node], list[Node]]:
+    """Return what `sweep` does, its gradients checked if this thread detects anomalies."""
+    inspector = getattr(_anomaly, "observer", None)
+    before, _anomaly.sweeping = getattr(_anomaly, "sweeping", False), inspector is not None
+    try:
+        return sweep(seeds, mask, observer, inspector)
+    finally:
+        _anomaly.sweeping = before
 
 
 def _check_finite(value: Node, culprit: Node, direction: str) -> None:
@@ -394,7 +404,7 @@ def _check_finite(value: Node, culprit: Node, direction: str) -> None:
         where = f"{culprit.trace[0]}:{culprit.trace[1]}, in {culprit.trace[2]}" if culprit.trace else "an unknown line"
         what = "value" if direction == "forward" else "gradient"
         raise GradError(
-            f"{direction} anomaly: the {what} of {culprit.spec.op.name} {culprit.aval!r}, made at {where}, holds a NaN or an infinity"
+            f"{direction} anomaly: the {what} of {culprit.spec.op.name.rstrip('_')} {culprit.aval!r}, made at {where}, holds a NaN or an infinity"
         )
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from polygrad.array.object import Array
-from polygrad.array.recording import anomaly_observer, close_recording, enable_grad, no_grad, open_recording, private_leaves, seed_for
+from polygrad.array.recording import close_recording, enable_grad, no_grad, open_recording, private_leaves, seed_for, swept
 from polygrad.array.tree import flatten, map_tree
-from polygrad.autograd import Call, push, sweep
+from polygrad.autograd import Call, push
 from polygrad.errors import GradError, ShapeError
 from polygrad.graph.functions import F
 from polygrad.graph.node import Node
@@ -103,7 +103,7 @@ def _gradients(value: Array, watched: list[Array], bit: int, seed: Array | None 
     start = seed_for(value, seed)
     found: dict[Node, Node] = {}
     if value._node.mask & bit:
-        found, _ = sweep([(value._node, start)], bit, anomaly_observer())
+        found, _ = swept([(value._node, start)], bit)
     return [Array(found[x._node]) if x._node in found else _zeros_like(x) for x in watched]
 
 
@@ -144,7 +144,7 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]
             raise GradError(f"the pull-back takes {len(outputs)} cotangents, one for each output, got {len(given)}")
         with enable_grad():
             seeds = [(o._node, seed_for(o, c)) for o, c in zip(outputs, given, strict=True) if o._node.mask & bit]
-            found, _ = sweep(seeds, bit, anomaly_observer()) if seeds else ({}, [])
+            found, _ = swept(seeds, bit) if seeds else ({}, [])
         grads = [Array(found[x._node]) if x._node in found else _zeros_like(x) for x in watched]
         parts, at = [], 0
         for leaves, rebuild in rebuilds:

@@ -27,9 +27,13 @@ class Call:
 
 
 Observer = Callable[[Node, Node], None]
+# Called with (node, part): what a node's rule has given for an operand.
+Inspector = Callable[[Node, Node], None]
 
 
-def sweep(seeds: list[tuple[Node, Node]], mask: int, observer: Observer | None = None) -> tuple[dict[Node, Node], list[Node]]:
+def sweep(
+    seeds: list[tuple[Node, Node]], mask: int, observer: Observer | None = None, inspector: Inspector | None = None
+) -> tuple[dict[Node, Node], list[Node]]:
     """Return the gradients of what *mask* watches, and the nodes passed on the way.
 
     Parameters
@@ -40,6 +44,8 @@ def sweep(seeds: list[tuple[Node, Node]], mask: int, observer: Observer | None =
         The bits of the recording: only nodes that carry one of them are visited.
     observer : callable, optional
         Called with (node, gradient) for each node that a gradient arrives at.
+    inspector : callable, optional
+        Called with (node, part) for each gradient that a node's rule gives for one of its operands.
 
     Returns
     -------
@@ -76,7 +82,7 @@ def sweep(seeds: list[tuple[Node, Node]], mask: int, observer: Observer | None =
             calls.setdefault(call, [None] * call.count)[index] = gradient
         elif any(p.mask & mask for p in node.parents):
             passed.append(node)
-            _propagate(node, gradient, mask, arrived)
+            _propagate(node, gradient, mask, arrived, inspector)
         elif node.spent:
             raise _spent(node)
         else:
@@ -108,12 +114,12 @@ def _watched(outputs: list[Node], mask: int) -> list[Node]:
 
 def _spent(node: Node) -> GradError:
     return GradError(
-        f"cannot go backward through {node.spec.op.name} a second time: the first backward has freed its graph; "
+        f"cannot go backward through {node.spec.op.name.rstrip('_')} a second time: the first backward has freed its graph; "
         f"call that one with retain_graph=True"
     )
 
 
-def _propagate(node: Node, gradient: Node, mask: int, arrived: dict[Node, Node]) -> None:
+def _propagate(node: Node, gradient: Node, mask: int, arrived: dict[Node, Node], inspector: Inspector | None) -> None:
     op, parents = node.spec.op, node.parents
     rules = op.vjp or ()
     attrs = node.spec.attrs or ()
@@ -124,6 +130,8 @@ def _propagate(node: Node, gradient: Node, mask: int, arrived: dict[Node, Node])
         part = rule(F, gradient, node, *parents, *attrs)
         if part.aval is not p.aval and part.aval.shape != p.aval.shape:
             part = F.sum_to(part, p.aval.shape)
+        if inspector is not None:
+            inspector(node, part)
         _add(arrived, p, part)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from polygrad import dtypes
 from polygrad.errors import DTypeError
-from polygrad.graph.node import Node, apply, cast, lift, scalar
+from polygrad.graph.node import Node, apply, cast, creation_site, lift, scalar
 from polygrad.ops import TABLE
 from polygrad.ops.table import Op
 
@@ -86,7 +86,12 @@ def _primitive(op: Op) -> Callable[..., Node]:
             count += 1
         return apply(op, args[:count], args[count:] or None)
 
-    return function
+    def traced(*args: Any) -> Node:
+        node = function(*args)
+        node.trace = creation_site()  # a bad index is found when it is used, and the error names this line
+        return node
+
+    return traced if op.kind in ("gather", "check", "scatter") else function
 
 
 def _composite(op: Op) -> Callable[..., Any]:

@@ -244,9 +244,4 @@ def checked_label(xp: Any, labels: Any, count: int) -> Any:
 
     Negative ones do not count from the end.
     """
-    wide = cast(xp, labels, dtypes.int64)
-    if labels.dtype not in dtypes.UNSIGNED:
-        wide = xp.where(
-            wide < 0, wide - count, wide
-        )  # -1 would be the last class; count places lower it is out of bounds
-    return xp.checked_index(wide, count)
+    return xp.checked_index(labels, count, True)

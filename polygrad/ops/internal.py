@@ -93,12 +93,12 @@ def swap_last(xp: Any, x: Any) -> Any:
 
 
 @composite(reference=None, dtypes="int")
-def checked_index(xp: Any, index: Any, size: Any) -> Any:
-    """Return an index operand as int64 in [0, size), reported by the device where it is not in [-size, size)."""
+def checked_index(xp: Any, index: Any, size: Any, label: Any = False) -> Any:
+    """Return an index operand as int64 in [0, size), reported by the device where it is not in [-size, size), a label in [0, size)."""
     wide = cast(xp, index, dtypes.int64)
     if size == 0 or shapes.size(wide.shape) == 0:
         return wide
-    return xp.check_(wide, size)
+    return xp.check_(wide, size, label)
 
 
 @composite(reference=None, dtypes=ALL)

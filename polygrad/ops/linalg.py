@@ -24,9 +24,9 @@ def _infer(a: Any, b: Any) -> Any:
 
 
 def _product(xp: Any, a: Any, b: Any) -> Any:
-    """Return the product of two matrices; of zeros where there is nothing to add up, which no device is asked for."""
+    """Return the product of two matrices; where there is nothing to add up no device is asked for it."""
     if a.shape[-1] == 0:
-        return xp.zeros((*a.shape[:-1], b.shape[-1]), dtype=a.dtype)
+        return xp.sum(xp.expand_dims(a, -1) * xp.expand_dims(b, -3), axis=-2)
     return xp.matmul_(a, b)
 
 

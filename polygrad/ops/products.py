@@ -70,7 +70,7 @@ def _matrices(xp: Any, a: Any, b: Any) -> Any:
     rows, inner, columns = a.shape[-2], a.shape[-1], b.shape[-1]
     lead = shapes.broadcast("multiply matrices of batch", a.shape[:-2], b.shape[:-2])
     if inner == 0:
-        return xp.zeros((*lead, rows, columns), dtype=a.dtype)
+        return xp.sum(xp.expand_dims(a, -1) * xp.expand_dims(b, -3), axis=-2, dtype=a.dtype)
     if b.ndim == 2 and a.ndim > 2 and 0 not in a.shape:
         # One big product instead of many small ones: so is the gradient of b, which would else be a sum of many.
         flat = xp.matmul_(xp.reshape_(a, (math.prod(a.shape[:-1]), inner)), b)

@@ -91,9 +91,12 @@ def gather_(xp: Any, x: Any, *rest: Any) -> Any:
     return _gather_reference(x, *rest)
 
 
-@primitive(infer=lambda index, size: (index.shape, dtypes.int64), kind="check", kinds="int", vjp=None, jvp=None)
-def check_(xp: Any, index: Any, size: Any, /) -> Any:
-    """Indices as int64 in [0, size): negative ones count from the end, and the device reports the first that is out of range."""
+@primitive(infer=lambda index, size, label: (index.shape, dtypes.int64), kind="check", kinds="int", vjp=None, jvp=None)
+def check_(xp: Any, index: Any, size: Any, label: Any, /) -> Any:
+    """Indices as int64 in [0, size): negative ones count from the end, and the device reports the first that is out of range.
+
+    A *label* does not count from the end: a negative one is out of range.
+    """
     return xp.where(index < 0, index + size, index)
 
 

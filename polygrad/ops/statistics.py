@@ -41,9 +41,16 @@ def settle(xp: Any, x: Any, kept: Any, axes: shapes.Shape, keepdims: bool) -> An
 
 
 def _identity(xp: Any, x: Any, axes: shapes.Shape, keepdims: bool, value: Any) -> Any:
-    """Return what reducing an empty axis gives: *value* in x's dtype."""
-    shape = tuple(1 if k in axes else n for k, n in enumerate(x.shape)) if keepdims else without(x, axes)
-    return xp.full(shape, value, dtype=x.dtype)
+    """Return what reducing an empty axis gives: *value* in x's dtype.
+
+    It is made of x, whose empty axes grow to size 1, so that a loss over an empty batch has gradients too.
+    """
+    after = tuple(1 if k in axes and n == 0 else 0 for k, n in enumerate(x.shape))
+    kept = xp.pad_(x, (0,) * x.ndim, after, value)
+    sizes = tuple(1 if k in axes else n for k, n in enumerate(x.shape))
+    if kept.shape != sizes:
+        kept = xp.slice_(kept, (0,) * x.ndim, (1,) * x.ndim, sizes)
+    return settle(xp, x, kept, axes, keepdims)
 
 
 def _is_empty(x: Any, axes: shapes.Shape) -> bool:

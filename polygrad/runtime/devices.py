@@ -14,6 +14,7 @@ from polygrad.driver.loader import REGISTRY
 from polygrad.driver.types import Ref
 from polygrad.errors import OutOfBounds
 from polygrad.runtime.memory import Buffer, Pool
+from polygrad.schedule.emit import LABEL_SHIFT
 
 _STATUS_BYTES = 16
 _CLEAR = memoryview(bytes(_STATUS_BYTES))
@@ -67,21 +68,28 @@ class State:
         sites, self._sites = self._sites, {}
         if tag:
             self._write_status()
-            op, size, trace = _site(sites.get(tag), instruction)
-            where = f" ({trace[0]}:{trace[1]})" if trace else ""
-            raise OutOfBounds(
-                f"cannot {op}{where}: index {index} is out of range for an axis of size {size}; "
-                f"it must be in [{-size}, {size})"
-            )
+            raise _out_of_bounds(index, *_site(sites.get(tag), instruction))
 
     def counts(self) -> tuple[int, int, int, int]:
         """Return fused launches, op launches, programs built in the process, and driver allocations so far."""
         return self.fused, self.ops, counters.builds(), self.pool.allocations
 
 
-def _site(site: Any, instruction: int) -> tuple[str, int, Any]:
+def _out_of_bounds(index: int, op: str, sizes: tuple[int, ...], trace: Any) -> OutOfBounds:
+    """Return the error that says which index a kernel has met; of several indexed axes the first that it does not fit."""
+    where = f" at {trace[0]}:{trace[1]}" if trace else ""
+    if op == "take a label":
+        number = index + LABEL_SHIFT if index < -LABEL_SHIFT // 2 else index
+        return OutOfBounds(f"cannot {op}{where}: it is {number}, but there are {sizes[0]} classes; it must be in [0, {sizes[0]})")
+    size = next((n for n in sizes if not -n <= index < n), sizes[0])
+    return OutOfBounds(
+        f"cannot {op}{where}: index {index} is out of range for an axis of size {size}; it must be in [{-size}, {size})"
+    )
+
+
+def _site(site: Any, instruction: int) -> tuple[str, tuple[int, ...], Any]:
     if site is None:
-        return "index", 0, None
+        return "index", (0,), None
     found = site.get(instruction) or next(iter(site.values()))
     return found  # type: ignore[no-any-return]
 

@@ -286,7 +286,7 @@ class Program:
             if step.op == "scatter_add":
                 node = order[step.traced]
                 attrs["status"] = self.state.status()
-                attrs["tag"] = self.state.tag({0: ("scatter", node.aval.shape[0], node.trace)})
+                attrs["tag"] = self.state.tag({0: ("scatter", node.aval.shape[:1], node.trace)})
             if step.op == "matmul" and _precision[0] != "highest":
                 attrs["precision"] = _precision[0]
             outs = [ref(o, buffers, leaves) for o in step.outs]
@@ -309,15 +309,15 @@ def set_matmul_precision(precision: str) -> None:
     _precision[0] = precision
 
 
-def _origin(node: Node, _instruction: int) -> tuple[str, int, Any]:
-    """Return what an OutOfBounds says of a gather: its verb, the size of the axis, the user's line."""
+def _origin(node: Node, _instruction: int) -> tuple[str, tuple[int, ...], Any]:
+    """Return what an OutOfBounds says of a gather: its verb, the sizes of the axes that are indexed, the user's line."""
     if node.spec.op.kind == "check":
-        return "index", node.spec.attrs[0], node.trace
+        size, label = node.spec.attrs
+        return ("take a label" if label else "index"), (size,), node.trace
     if node.spec.op.kind == "scatter":
-        return "scatter", node.aval.shape[0], node.trace
+        return "scatter", node.aval.shape[:1], node.trace
     source, planned = node.parents[0], node.spec.attrs[1]
-    sizes = [n for n, where in zip(source.aval.shape, planned, strict=True) if where < 0]
-    return "index", sizes[0], node.trace
+    return "index", tuple([n for n, where in zip(source.aval.shape, planned, strict=True) if where < 0]), node.trace
 
 
 _BASELINE = _calibrate()

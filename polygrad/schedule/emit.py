@@ -11,7 +11,7 @@ from polygrad.driver.ir import Instr, Kernel, Store, View
 from polygrad.graph.node import Node
 from polygrad.schedule.body import Body, guard_loads, name
 from polygrad.schedule.group import Demand, Group
-from polygrad.schedule.index import Axis, Expr, address, settle, settle_map
+from polygrad.schedule.index import Axis, Expr, address, combine, settle, settle_map
 
 
 class FusedLaunch(NamedTuple):
@@ -32,6 +32,7 @@ class FusedLaunch(NamedTuple):
 
 
 STATUS = "status"
+LABEL_SHIFT = 2**62  # takes a negative label, which would count from the end, out of every range
 
 
 class Emitter:
@@ -226,15 +227,16 @@ class Emitter:
         return self._gather_load(demand, source, flat, args, [(strides[k], shape[k]) for k, _ in indexed])
 
     def _check(self, demand: Demand) -> int:
-        """Load an index and report it if it is bad: a gather of stride 0 reads the same element again, checked."""
-        source = demand.node.parents[0]
-        flat = self._flat(source, demand)
-        size = demand.node.spec.attrs[0]
-        plain = self._gather_load(demand, source, flat, (), [])
-        checked = self._gather_load(demand, source, flat, (plain,), [(0, size)])
-        index = self.body.cast(checked, "int64")
-        wrapped = self.body("add", index, self.body.const(size, "int64"))
-        return self.body.where(self.body("less", index, self.body.const(0, "int64")), wrapped, index)
+        """Report an index if it is bad: a gather of stride 0 reads the first element of some memory, with the index checked."""
+        body, (size, label) = self.body, demand.node.spec.attrs
+        index = body.cast(self.value(demand.args[0]), "int64")
+        negative = body("less", index, body.const(0, "int64"))
+        asked = body.where(negative, body("subtract", index, body.const(LABEL_SHIFT, "int64")), index) if label else index
+        seen = self._gather_load(demand, demand.extra, combine(0, []), (asked,), [(0, size)])
+        index = body.where(body("equal", seen, seen), index, index)  # the load counts as used
+        if label:
+            return index
+        return body.where(negative, body("add", index, body.const(size, "int64")), index)
 
     def _gather_load(self, demand: Demand, source: Node, flat: Expr, args: tuple[int, ...], gathers: list[tuple[int, int]]) -> int:
         classes, dynamic = self._strides(flat)

@@ -287,8 +287,18 @@ class Group:
         self.inputs[demand.extra[0]] = None
 
     def _check(self, demand: Demand) -> None:
+        """Compute an index and report it if it is bad, by a load from any memory that it is made of: a load can report."""
+        parent = anchor = demand.node.parents[0]
+        while anchor.storage is None and anchor.spec.op.kind in _LIGHT:
+            parts = [p for p in anchor.parents if p.spec.op.kind != "scalar"]
+            if not parts:
+                anchor = parent  # made of nothing in memory
+                break
+            anchor = parts[0]
         demand.how = "check"
-        self.inputs[demand.node.parents[0]] = None
+        demand.args = [self.need(parent, demand.index, demand.windows)]
+        demand.extra = anchor
+        self.inputs[anchor] = None
 
     def _reduce(self, demand: Demand) -> bool:
         """Place a reduction in this kernel's space; return whether it fits."""
@@ -334,6 +344,7 @@ class Group:
         return align(self.reduced, extents)
 
 
+_LIGHT = {"elementwise", "cast", "reshape", "permute", "expand", "slice", "alias", "pad"}
 _BARRIERS = {"matmul", "random", "scatter", "buffer", "custom"}
 _FREE: dict[str, Callable[[Group, Demand], None]] = {
     "alias": Group._alias,  # noqa: SLF001  a dispatch table of this class

@@ -74,9 +74,9 @@ def _value(node: Node, operands: list[Any]) -> Any:
     return value if value.dtype == node.dtype else value.astype(node.dtype)
 
 
-def _checked(index: Any, size: int) -> Any:
+def _checked(index: Any, size: int, label: bool) -> Any:
     """Return indices in [0, size), or raise as a device's report does."""
-    bad = index[(index < -size) | (index >= size)]
+    bad = index[(index < (0 if label else -size)) | (index >= size)]
     if bad.size:
         raise OutOfBounds(f"index {bad.flat[0]} is out of range for an axis of size {size}")
     return np.where(index < 0, index + size, index)

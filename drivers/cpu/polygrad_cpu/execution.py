@@ -117,7 +117,8 @@ class Blocks(Execution):
                 if n >= len(work):
                     return
                 for parts, box in work[n]:
-                    positional = binding.positional(code, arrays, buffers, Place(box, parts))
+                    place = Place(box, parts, workspace=workspace)
+                    positional = binding.positional(code, arrays, buffers, place)
                     function(*positional, *slots, *self.frame(code, box, workspace))
 
         share(some, min(self.threads, len(work)))
@@ -174,7 +175,8 @@ class Chunks(Execution):
         arrays, buffers, slots = launch
 
         def work(workspace: Workspace) -> None:
-            positional = self.binding.positional(code, arrays, buffers, place)
+            here = place._replace(workspace=workspace)
+            positional = self.binding.positional(code, arrays, buffers, here)
             code.function(*positional, *slots, *self.frame(code, place.box, workspace))
 
         return work

@@ -17,10 +17,12 @@ from polygrad_cpu.gather import Gather
 from polygrad_cpu.geometry import Box, Geometry
 from polygrad_cpu.reduction import Reducer, reducer
 from polygrad_cpu.source import Code, Item, numpy_dtype
+from polygrad_cpu.workers import Workspace
 
 Array = np.ndarray[Any, Any]
 ndarray = np.ndarray
 NOTHING: Array = np.empty(0, np.uint8)
+LARGE = 4096  # elements of a transposed operand from which it is turned before it is used
 
 
 class Memory(NamedTuple):
@@ -72,6 +74,7 @@ class Place(NamedTuple):
     parts: Mapping[int, int] = {}
     rows: Mapping[int, Array] = {}
     piles: Mapping[int, Callable[[Reducer, Array], None]] = {}
+    workspace: Workspace | None = None
 
 
 class Binding:
@@ -85,6 +88,8 @@ class Binding:
         self.offsets = offsets
         self.memory = memory
         self.everywhere: Box = tuple((0, n) for n in geometry.extents)
+        stored = {store.view for store in kernel.stores}
+        self.turns = [across and v not in stored for v, across in enumerate(geometry.across)]
         self._arguments: dict[str, Callable[[int, Sequence[Array], Sequence[Handle], Place], Any]] = {
             "view": self._view, "window": self._window, "gather": self._gather, "start": self._start,
             "row": lambda number, arrays, buffers, place: place.rows[number],  # noqa: ARG005  one signature for all
@@ -119,12 +124,12 @@ class Binding:
         array = arrays[number]
         if self.kernel.views[number].partial:
             array = array[place.parts[number], ...]
-        if place.box == self.everywhere:
-            return array
-        return array[tuple(
-            slice(None) if n == 1 or span == whole else slice(*span)
-            for n, span, whole in zip(array.shape, place.box, self.everywhere, strict=True)
-        )]  # fmt: skip
+        if place.box != self.everywhere:
+            spans = zip(array.shape, place.box, self.everywhere, strict=True)
+            array = array[tuple(slice(None) if n == 1 or at == whole else slice(*at) for n, at, whole in spans)]
+        if place.workspace is not None and self.turns[number] and array.size >= LARGE:
+            return place.workspace.turn(number, array)
+        return array
 
     def _window(
         self, number: int, arrays: Sequence[Array], _: Sequence[Handle], place: Place

@@ -3,6 +3,7 @@
 Here: a gathering view over one block. Not here: views without indices.
 """
 
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,8 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 _report_lock = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_report_lock._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 class Gather:

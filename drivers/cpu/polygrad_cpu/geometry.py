@@ -17,7 +17,8 @@ from polygrad.driver.ir import ITEMSIZE
 from polygrad.driver.launch import Launch
 from polygrad_cpu import source
 
-SHORT = 16  # elements of an innermost axis that are too few for a loop of their own
+SHORT = 16  # elements of an innermost axis, if it is reduced, that are too few for a loop of their own
+FEW = 4  # the same if it is parallel
 TILE = 512  # elements of the innermost axis in a block where two views disagree about the order of the axes
 KEEP = 4  # a row may exceed the block so many times before its values are computed again for each reduction
 NARROW = 16  # columns of a block, at least, where rows are reduced and columns are along memory
@@ -51,7 +52,7 @@ class Geometry(NamedTuple):
     parts: tuple[tuple[int, int], ...]  # parts and part stride of each view
     varies: tuple[tuple[bool, ...], ...]  # of each instruction: along which axes
     memory: tuple[int, ...]  # the axes, from the one along memory outwards
-    conflict: bool
+    across: tuple[bool, ...]  # of each view
     short: int  # a parallel axis so short that blocks hold one index of it, or -1
     tag: int
 
@@ -121,7 +122,7 @@ def arrange(kernel: Kernel, launch: Launch) -> Geometry:
         parts=tuple((view.parts, view.part_stride) for view in bound),
         varies=_variation(kernel, flat, windows, reduced, place),
         memory=tuple(memory),
-        conflict=short < 0 and _conflict(flat, extents),
+        across=_across(kernel, flat, extents),
         short=short if short >= 0 and not reduced[short] else -1,
         tag=launch.tag,
     )
@@ -132,18 +133,20 @@ def _should_swap(groups: Sequence[Sequence[int]], extents: Sequence[int], parall
 
     Columns that are summed stay as they are: rows of a few columns are joined to long ones instead.
     """
-    if len(groups) < 2 or extents[-1] > SHORT or extents[-2] < 4 * SHORT:  # noqa: PLR2004  there is no one before
+    if len(groups) < 2 or extents[-2] < 4 * SHORT:  # noqa: PLR2004  there is no one before
         return False
-    return groups[-1][0] >= parallel or groups[-2][0] < parallel
+    if groups[-1][0] >= parallel:
+        return extents[-1] <= SHORT
+    return extents[-1] <= FEW and groups[-2][0] < parallel
 
 
 def _by_weight(kernel: Kernel, launch: Launch, axes: Sequence[int]) -> list[int]:
-    """Return the views, the one that moves most bytes first; of equals a load, for reductions follow their input."""
+    """Return the views, the one that moves most bytes first; of equals a store, for a load may be turned."""
     stored = {store.view for store in kernel.stores}
 
     def weight(v: int) -> tuple[int, bool]:
         count = math.prod(launch.extents[a] for a in axes if launch.views[v].strides[a])
-        return (count * ITEMSIZE[kernel.views[v].dtype], v not in stored)
+        return (count * ITEMSIZE[kernel.views[v].dtype], v in stored)
 
     return sorted(range(len(kernel.views)), key=weight, reverse=True)
 
@@ -211,13 +214,13 @@ def _variation(
     return tuple(found)
 
 
-def _conflict(strides: Sequence[Sequence[int]], extents: Sequence[int]) -> bool:
-    """Say whether some view is not along memory on the innermost axis while it is on another."""
-    if len(extents) < 2:  # noqa: PLR2004  one axis has one order
-        return False
+def _across(kernel: Kernel, strides: Sequence[Sequence[int]], extents: Sequence[int]) -> tuple[bool, ...]:
+    """Say of each view whether it runs along memory on another axis than the innermost: a transposed operand."""
     last = len(extents) - 1
-    return any(
-        s[last] and any(0 < abs(s[k]) < abs(s[last]) and extents[k] > SHORT for k in range(last)) for s in strides
+    return tuple(
+        bool(extents and extents[last] > SHORT and s[last] and not view.gathers)
+        and any(0 < abs(s[k]) < abs(s[last]) and extents[k] > SHORT for k in range(last))
+        for view, s in zip(kernel.views, strides, strict=True)
     )
 
 
@@ -284,7 +287,7 @@ def _fill(geometry: Geometry, axes: Sequence[int], budget: int) -> dict[int, int
             step[k] = 1
             room = max(1, room // n)
             continue
-        most = min(room, TILE) if geometry.conflict and i == 0 and len(axes) > 1 else room
+        most = min(room, TILE) if any(geometry.across) and i == 0 and len(axes) > 1 else room
         step[k] = n if n <= most else -(-n // -(-n // most))  # pieces of one size
         room = max(1, room // step[k])
     return step

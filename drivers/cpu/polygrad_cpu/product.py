@@ -45,10 +45,10 @@ def _merge_stack(x: Array, y: Array, c: Array) -> tuple[Array, Array, Array]:
 
 
 def _for_blas(x: Array) -> Array:
-    """Return *x*, copied if BLAS could not take it: one of the last two strides must be the itemsize, the other at
-    least a row.
+    """Return *x*, copied if BLAS could not take it.
 
-    NumPy would multiply other layouts without BLAS, a hundred times slower.
+    One of the last two strides must be the itemsize, the other at least a row. NumPy would multiply other layouts
+    without BLAS, a hundred times slower.
     """
     rows, columns = x.strides[-2:]
     (m, n), size = x.shape[-2:], x.itemsize

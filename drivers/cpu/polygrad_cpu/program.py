@@ -6,7 +6,6 @@ Not here: blocks and chunks themselves (`execution.py`).
 
 import copy
 import math
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from polygrad_cpu.settings import Settings
 from polygrad_cpu.source import Programs
 from polygrad_cpu.workers import quiet_context
 
+NO_REGISTERS = 8  # times as large are blocks that read and write buffers alone: nothing is to stay in the cache
 PLANS = 64  # launch ints that a kernel remembers, twice
 
 Run = Callable[[Sequence[Handle], Sequence[Any]], None]
@@ -53,18 +53,14 @@ class _Plans:
         self.older: dict[tuple[int, ...], Run] = {}
         self.shapes: dict[tuple[int, ...], Execution | Single] = {}
         self.offsets = tuple(i for i, name in enumerate(kernel.int_names) if name.endswith(".o"))
-        self.lock = threading.Lock()
 
     def find(self, ints: tuple[int, ...]) -> Run:
-        with self.lock:
-            run = self.older.pop(ints, None)
-        if run is None:
-            run = self.make(ints)
-        with self.lock:
-            if len(self.recent) >= PLANS:
-                self.older = dict(self.recent)
-                self.recent.clear()  # in place: the launch function holds it
-            self.recent[ints] = run
+        """Return the plan for *ints*. Each step on a dict is atomic; threads that meet here make a plan twice at worst."""
+        run = self.older.pop(ints, None) or self.make(ints)
+        if len(self.recent) >= PLANS:
+            self.older = dict(self.recent)
+            self.recent.clear()  # in place: the launch function holds it
+        self.recent[ints] = run
         return run
 
     def make(self, ints: tuple[int, ...]) -> Run:
@@ -87,6 +83,8 @@ def plan(programs: Programs, binding: Binding, settings: Settings) -> "Execution
     kernel, arranged = programs.kernel, binding.geometry
     total = math.prod(arranged.extents)
     budget = max(1, settings.block_bytes // geometry.element_bytes(kernel))
+    if not programs.whole.slots:
+        budget *= NO_REGISTERS
     threads = settings.threads if geometry.work_ns(kernel, arranged) >= settings.split_ns else 1
     if threads == 1 and total <= budget and not any(view.partial for view in kernel.views):
         single = Single(programs, binding)

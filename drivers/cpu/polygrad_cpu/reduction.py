@@ -19,6 +19,7 @@ Reducer = Callable[[Array, Array], None]
 UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 SHORT = 64  # a run of memory of fewer elements is short
+GROUP = 128  # rows that are added to each other in turn; more would lose digits
 LONG = 2048  # the run that short ones are joined to
 SOME = 16  # slices that are combined one by one
 LEAST = 256  # elements of a slice for which that pays
@@ -51,6 +52,8 @@ def reducer(kind: str, shape: tuple[int, ...], block: tuple[int, ...], axes: tup
     if wide != shape:
         return lambda a, out: plain(np.broadcast_to(a, wide), out)
     count, size = math.prod(wide[k] for k in axes), math.prod(wide)
+    if kind == "sum" and axes and wide[axes[0]] > 2 * GROUP and math.prod(wide[axes[0] + 1 :]) >= SHORT:
+        plain = _in_groups(plain, axes)
     moving = [k for k in range(len(wide)) if wide[k] > 1]
     outer = [k for k in moving if k in axes]
     if len(outer) == 1 and count <= SOME and size // count >= LEAST:
@@ -61,6 +64,22 @@ def reducer(kind: str, shape: tuple[int, ...], block: tuple[int, ...], axes: tup
     if run >= SHORT or (run == 1 and kind != "sum"):  # the maximum of one long run is NumPy's fastest loop
         return plain
     return _joined(ufunc, plain, count, run)
+
+
+def _in_groups(plain: Reducer, axes: tuple[int, ...]) -> Reducer:
+    """Add up groups of rows first, then the groups: NumPy adds rows one after the other, however many there are."""
+    first, *others = axes
+    inside = (first + 1, *(k + 1 for k in others))
+
+    def reduce(a: Array, out: Array) -> None:
+        n = a.shape[first] // GROUP * GROUP
+        head, tail = a[(slice(None),) * first + (slice(n),)], a[(slice(None),) * first + (slice(n, None),)]
+        groups = head.reshape(*a.shape[:first], -1, GROUP, *a.shape[first + 1 :])  # a view: one axis becomes two
+        plain_sum = np.add.reduce(groups, inside, a.dtype)
+        plain_sum = np.add.reduce(plain_sum.reshape(*a.shape[:first], -1, *out.shape[first + 1 :]), first, a.dtype)
+        np.add(plain_sum.reshape(out.shape), np.add.reduce(tail, axes, a.dtype).reshape(out.shape), out)
+
+    return reduce
 
 
 def _one_by_one(ufunc: np.ufunc, plain: Reducer, axis: int, wide: tuple[int, ...], *, last: bool) -> Reducer:
@@ -113,8 +132,9 @@ def _joined(ufunc: np.ufunc, plain: Reducer, count: int, run: int) -> Reducer:
 
 
 class Pile:
-    """The results of blocks, combined two by two as they come: as accurate as a pairwise sum, in memory of
-    log2(blocks).
+    """The results of blocks, combined two by two as they come.
+
+    That is as accurate as a pairwise sum, in memory for log2(blocks) results.
 
     >>> pile = Pile("sum", (1,), np.dtype(np.float64))
     >>> for x in (1.0, 2.0, 3.0): pile.push(np.array([x]))

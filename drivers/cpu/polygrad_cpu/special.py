@@ -66,8 +66,7 @@ def zero_or_select(condition: Array, zero: Array, b: Array, out: Array, mask: Ar
 
 
 def window(cut: tuple[Array | None, tuple[slice, ...] | None], fill: Array, out: Array) -> Array:
-    """Return the elements of a windowed view: the memory itself if the block lies inside, else *out*, filled and
-    copied to.
+    """Return the elements of a windowed view: the memory itself if the block lies inside, else *out*, filled.
 
     *cut* is (the part of the memory inside the window, its place in *out*).
     """

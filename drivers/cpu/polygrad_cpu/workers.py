@@ -5,6 +5,7 @@ Not here: what is computed.
 """
 
 import contextvars
+import math
 import os
 import queue
 import threading
@@ -31,12 +32,13 @@ def quiet_context() -> Callable[..., Any]:
 class Workspace:
     """Scratch memory and a context for one thread at a time; taken with `borrow`, given back with `give_back`."""
 
-    __slots__ = ("frames", "run", "scratch")
+    __slots__ = ("frames", "run", "scratch", "turned")
 
     def __init__(self) -> None:
         self.run = quiet_context()
         self.scratch: Array = np.empty(0, np.uint8)
         self.frames: dict[Hashable, Any] = {}
+        self.turned: dict[int, Array] = {}
 
     def room(self, nbytes: int) -> Array:
         """Return *nbytes* or more of scratch; growing it forgets the frames, which pointed into the old one."""
@@ -46,6 +48,23 @@ class Workspace:
             skip = -raw.ctypes.data % 64
             self.scratch = raw[skip : skip + nbytes]
         return self.scratch
+
+    def turn(self, number: int, a: Array) -> Array:
+        """Return *a*, copied in its own memory order to scratch of this *number* whose rows are padded.
+
+        Whoever reads it across then finds it in the cache, and not in a few sets of it: a power of two between rows
+        would make each read a miss (measured: 1.3 ns an element instead of 6).
+        """
+        order = sorted(range(a.ndim), key=lambda k: -abs(a.strides[k]) if a.shape[k] > 1 else -1 << 62)
+        b = a.transpose(order)
+        shape = (*b.shape[:-1], b.shape[-1] + 64 // a.itemsize)
+        nbytes = math.prod(shape) * a.itemsize
+        memory = self.turned.get(number)
+        if memory is None or len(memory) < nbytes:
+            memory = self.turned[number] = np.empty(nbytes, np.uint8)
+        copy = np.ndarray(shape, a.dtype, memory)[..., : b.shape[-1]]
+        copy[...] = b
+        return copy.transpose(np.argsort(order))
 
     def remember(self, key: Hashable, frame: Any) -> Any:
         """Keep *frame* for the next block of this shape."""

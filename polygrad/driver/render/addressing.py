@@ -4,8 +4,8 @@ Here: the names of launch arguments in a source, index arithmetic over them, one
 Not here: loops, vectors and guards (the styles), the arithmetic of values (`expressions.py`).
 
 A rendered kernel takes its buffers as ``b0 b1 ..``, its launch ints as ``n0 .. v0_o v0_s1 ..`` (the names of
-`Kernel.int_names` with underscores) in the index type, its scalars as ``c0 c1 ..``. The index type is int if every address
-of the launch stays below 2**31 (`fits_int32`), else a 64-bit integer.
+`Kernel.int_names` with underscores) in the index type, its scalars as ``c0 c1 ..``. The index type is int if every
+address of the launch stays below 2**31 (`fits_int32`), else a 64-bit integer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,8 @@ from polygrad.driver.render.dialect import argument_dtype
 from polygrad.driver.render.expressions import Expressions
 
 LIMIT = 1 << 31
+# Flat indices are rounded up to whole groups, and the ends of spans are computed before they are cut off.
+FLAT_LIMIT = 1 << 30
 
 
 class Argument(NamedTuple):
@@ -50,7 +52,7 @@ def fits_int32(kernel: Kernel, ints: Sequence[int]) -> bool:
     total = 1
     for n in extents:
         total *= n
-    if total >= LIMIT or any(abs(value) >= LIMIT for value in ints):
+    if total >= FLAT_LIMIT or any(abs(value) >= LIMIT for value in ints):
         return False
     for v, view in enumerate(kernel.views):
         reach = abs(named[f"v{v}.o"])
@@ -191,7 +193,9 @@ class Addressing:
             f"            status[2] = (int)(unsigned int)(({bits})given & 0xffffffffu);\n"
             f"            status[3] = (int)(unsigned int)(({bits})given >> 32);\n        }}\n"
         )
-        last = f"i = size > 0 ? ({wide})size - 1 : 0;" if unsigned else f"i = i < 0 || size <= 0 ? 0 : ({wide})size - 1;"
+        last = (
+            f"i = size > 0 ? ({wide})size - 1 : 0;" if unsigned else f"i = i < 0 || size <= 0 ? 0 : ({wide})size - 1;"
+        )
         return (
             f"{self.dialect.function} {index} {name}({parameters}) {{\n    const {wide} given = i; {wrap}\n"
             f"    if ({bad}) {{\n{report if reported else ''}        {last}\n    }}\n    return ({index})i;\n}}\n"

@@ -4,8 +4,8 @@ Here: `collapse`. Not here: any decision about threads or vectors.
 
 Axes of extent 1 go; neighbours that every view strides through as through one axis become one; parallel axes are put in
 the order in which stores (or else loads) run through memory, reduced axes likewise; strides that are 0 or 1 in this
-launch become part of the structure. The body keeps its positions: only iotas change. What FULL means is preserved: a load
-that varies along reduced axes by its structure still does.
+launch become part of the structure. The body keeps its positions: only iotas change. What FULL means is preserved: a
+load that varies along reduced axes by its structure still does.
 """
 
 import math
@@ -100,7 +100,9 @@ class _Axes:
         strides: list[int | None] = []
         for axis in self.order:
             value = self.strides[v][axis]
-            strides.append(value if value in (0, 1) and self.extents[axis] > 1 else 0 if self.extents[axis] == 1 else None)
+            strides.append(
+                value if value in (0, 1) and self.extents[axis] > 1 else 0 if self.extents[axis] == 1 else None
+            )
         window = tuple(sorted(self.order.index(axis) for axis in self.windows[v]))
         self._keep_full(old, strides, window)
         ints = [bound.offset]

@@ -4,8 +4,9 @@ Here: one frozen table a language (`OPENCL`, `CUDA`, `C99`): types, qualifiers, 
 names of mathematical functions, conversions of bits, vector loads.
 Not here: what an instruction means (`expressions.py`), how a kernel is laid out (`gpu_style.py`, `cpu_style.py`).
 
-In a register a bool is a C ``bool`` (``_Bool``), in memory a byte. float16 and bfloat16 are 16 bits without arithmetic in
-both places: the instruction set only moves, selects and casts them. In OpenCL vectors a bool is a mask, an ``int`` vector of 0 and -1.
+In a register a bool is a C ``bool`` (``_Bool``), in memory a byte. float16 and bfloat16 are 16 bits without
+arithmetic in both places: the instruction set only moves, selects and casts them. In OpenCL vectors a bool is a mask,
+an ``int`` vector of 0 and -1.
 """
 
 import math
@@ -76,7 +77,11 @@ def rounded(value: float, dtype: str) -> float:
     >>> rounded(0.1, "float32")
     0.10000000149011612
     """
-    return float(struct.unpack("<f", struct.pack("<f", _fit(float(value), "<f")))[0]) if dtype == "float32" else float(value)
+    return (
+        float(struct.unpack("<f", struct.pack("<f", _fit(float(value), "<f")))[0])
+        if dtype == "float32"
+        else float(value)
+    )
 
 
 def wrapped(value: int, dtype: str) -> int:
@@ -187,12 +192,13 @@ class Dialect:
         return f"({text})" if text.startswith("-") else text
 
     def _int_literal(self, value: int, dtype: str) -> str:
-        suffix = ("u" if dtype.startswith("u") else "") + (self.long_suffix if ITEMSIZE[dtype] == 8 else "")
-        if value in (-(1 << 31), -(1 << 63)) and ITEMSIZE[dtype] >= 4 and value == -(1 << (8 * ITEMSIZE[dtype] - 1)):
+        narrow, wide = ITEMSIZE[dtype] < ITEMSIZE["int32"], ITEMSIZE[dtype] > ITEMSIZE["int32"]
+        suffix = ("u" if dtype.startswith("u") else "") + (self.long_suffix if wide else "")
+        if not narrow and value == -(1 << (8 * ITEMSIZE[dtype] - 1)):
             text = f"({value + 1}{suffix} - 1)"  # the negated literal of the least integer does not fit its own type
         else:
             text = f"{value}{suffix}" if value >= 0 else f"({value}{suffix})"
-        return text if ITEMSIZE[dtype] >= 4 else f"(({self.types[dtype]}){text})"
+        return f"(({self.types[dtype]}){text})" if narrow else text
 
     # ---- functions and conversions --------------------------------------------------------------------
 
@@ -271,8 +277,10 @@ class Dialect:
 
     # ---- kernels --------------------------------------------------------------------------------------
 
-    def signature(self, name: str, parameters: Sequence[str], threads: tuple[int, int] = (1, 1), blocks: int = 0) -> str:
-        """Open a kernel of fixed group size; *blocks* is the wish for groups that share a multiprocessor, 0 for none."""
+    def signature(
+        self, name: str, parameters: Sequence[str], threads: tuple[int, int] = (1, 1), blocks: int = 0
+    ) -> str:
+        """Open a kernel of fixed group size; *blocks* is how many groups should share a multiprocessor, 0 for any."""
         inside = ", ".join(parameters)
         if self.name == "opencl":
             size = f"__attribute__((reqd_work_group_size({threads[0]}, {threads[1]}, 1)))"
@@ -293,7 +301,8 @@ OPENCL = Dialect(
     types=_OPENCL_TYPES,
     bool_type="bool",
     function="static inline",
-    prelude="#pragma OPENCL FP_CONTRACT OFF\n#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n",
+    prelude="#pragma OPENCL FP_CONTRACT OFF\n"
+    "#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n",
     options=(),
     long_suffix="L",
     group_id=("get_group_id(0)", "get_group_id(1)", "get_group_id(2)"),

@@ -24,7 +24,8 @@ _MASKS = {
     "maximum": "({0} | {1})", "minimum": "({0} & {1})",
     "bitwise_and": "({0} & {1})", "bitwise_or": "({0} | {1})", "bitwise_xor": "({0} ^ {1})", "bitwise_invert": "(~{0})",
 }  # fmt: skip
-_BOOLS = {**{op: f"({{0}} {sign} {{1}})" for op, sign in _INFIX.items()}, "maximum": "({0} | {1})", "minimum": "({0} & {1})",
+_BOOLS = {**{op: f"({{0}} {sign} {{1}})" for op, sign in _INFIX.items()},
+          "maximum": "({0} | {1})", "minimum": "({0} & {1})",
           "bitwise_invert": "(!{0})"}  # fmt: skip
 _WRAPPING = {"add": "+", "subtract": "-", "multiply": "*"}
 _ARITHMETIC = {**_WRAPPING, "divide": "/"}
@@ -58,7 +59,7 @@ class Form:
     @property
     def carrier(self) -> str:
         """The unsigned dtype in which C computes without promotion to a signed int."""
-        return self.unsigned if self.width > 1 or ITEMSIZE[self.dtype] >= 4 else "uint32"
+        return self.unsigned if self.width > 1 or ITEMSIZE[self.dtype] >= ITEMSIZE["uint32"] else "uint32"
 
     @property
     def type(self) -> str:
@@ -129,8 +130,9 @@ class Expressions:
     def shared_division(self, instr: Instr, operands: Sequence[str]) -> str:
         """Return a division whose divisor many values share, cheaper where the language can say so; the same result.
 
-        CUDA: with r = 1 / b correctly rounded and q = a * r, q + (a - q * b) * r is the correctly rounded quotient if nothing
-        under- or overflows on the way (Markstein, IBM Journal of Research and Development 34, 1990). The compiler computes r once.
+        CUDA: with r = 1 / b correctly rounded and q = a * r, q + (a - q * b) * r is the correctly rounded quotient if
+        nothing under- or overflows on the way (Markstein, IBM Journal of Research and Development 34, 1990). The
+        compiler computes r once.
         """
         if self.dialect.name != "cuda" or instr.dtype != "float32":
             return self.scalar("divide", instr.dtype, operands)
@@ -172,7 +174,9 @@ class Expressions:
         if how not in REDUCTIONS:
             raise ValueError(f"no reduction is called {how!r}; there are {', '.join(REDUCTIONS)}")
         if dtype == "bool":
-            return self.scalar({"sum": "maximum", "prod": "minimum", "max": "maximum", "min": "minimum"}[how], dtype, (a, b), width)
+            return self.scalar(
+                {"sum": "maximum", "prod": "minimum", "max": "maximum", "min": "minimum"}[how], dtype, (a, b), width
+            )
         return self.scalar(_REDUCING[how], dtype, (a, b), width)
 
     def identity(self, how: str, dtype: str, width: int = 1) -> str:
@@ -239,7 +243,8 @@ class Expressions:
             return f"{lines} return n < {count.number(bits)} ? {moved} : {form.number(0)};"
         if not signed:
             return f"{lines} return n < {count.number(bits)} ? ({form.type})(a >> m) : {form.number(0)};"
-        return f"{lines} m = n < {count.number(bits)} ? m : {count.number(bits - 1)}; return a >> {self._as_signed('m', form)};"
+        lines += f" m = n < {count.number(bits)} ? m : {count.number(bits - 1)};"
+        return f"{lines} return a >> {self._as_signed('m', form)};"
 
     def _as_signed(self, text: str, form: Form) -> str:
         if form.width == 1:
@@ -315,9 +320,13 @@ class Expressions:
         bits = 8 * ITEMSIZE[target] - (target in UNSIGNED)
         low = -float(1 << bits) if target in UNSIGNED else 0.0
         digits = 53 if source == "float64" else 24
-        # One below the least value truncates up to it; where that number is not representable, neither is anything between.
+        # One below the least value truncates up to it; where it is not representable, nothing between is either.
         strict = bits < digits
-        above = f"> {self.dialect.literal(low - 1.0, source, width)}" if strict or not low else f">= {self.dialect.literal(low, source, width)}"
+        above = (
+            f"> {self.dialect.literal(low - 1.0, source, width)}"
+            if strict or not low
+            else f">= {self.dialect.literal(low, source, width)}"
+        )
         below = f"< {self.dialect.literal(float(1 << bits), source, width)}"
         fits = f"({value} {above}) & ({value} {below})"
         return f"(({fits}) ? {value} : {self.dialect.literal(0.0, source, width)})"
@@ -339,10 +348,12 @@ class Expressions:
             return head + f"    return {self._float(f'{bits} << {form.number(16)}', form)};\n}}\n"
         n = form.number
         tiny = self._float(f"m + {n(0x38800000)}", form) + " - " + self._float(n(0x38800000), form)
+        tiny_bits = self.dialect.bitcast("small", "float32", "uint32", form.width)
         return head + (
-            f"    {form.type} w = {bits}; {form.type} m = (w & {n(0x7FFF)}) << {n(13)}; {form.type} s = (w & {n(0x8000)}) << {n(16)};\n"
+            f"    {form.type} w = {bits}; {form.type} m = (w & {n(0x7FFF)}) << {n(13)};\n"
+            f"    {form.type} s = (w & {n(0x8000)}) << {n(16)};\n"
             f"    {form.type} large = m + (m >= {n(0x0F800000)} ? {n(0x70000000)} : {n(0x38000000)});\n"
-            f"    {result} small = {tiny}; {form.type} tiny = {self.dialect.bitcast('small', 'float32', 'uint32', form.width)};\n"
+            f"    {result} small = {tiny}; {form.type} tiny = {tiny_bits};\n"
             f"    return {self._float(f'(m < {n(0x00800000)} ? tiny : large) | s', form)};\n}}\n"
         )
 
@@ -377,18 +388,23 @@ class Expressions:
         nan = f"m > {n(0x7F800000)}"
         if target == "bfloat16":
             near = f"(w + {n(0x7FFF)} + ((w >> {n(16)}) & {n(1)})) >> {n(16)}"
-            return head + lines + f"    {form.type} r = {nan} ? (w >> {n(16)}) | {n(0x40)} : {near};\n    return {narrow};\n}}\n"
+            return (
+                head
+                + lines
+                + f"    {form.type} r = {nan} ? (w >> {n(16)}) | {n(0x40)} : {near};\n    return {narrow};\n}}\n"
+            )
         lines += f"    {form.type} s = (w >> {n(16)}) & {n(0x8000)};\n"
         tiny = f"{self._float('m', form)} + {self._float(n(0x3F000000), form)}"
+        tiny_bits = self.dialect.bitcast("sum", "float32", "uint32", form.width)
         return head + lines + (
-            f"    {number} sum = {tiny}; {form.type} tiny = {self.dialect.bitcast('sum', 'float32', 'uint32', form.width)} - {n(0x3F000000)};\n"
+            f"    {number} sum = {tiny}; {form.type} tiny = {tiny_bits} - {n(0x3F000000)};\n"
             f"    {form.type} r = (m + {n(0xC8000FFF)} + ((m >> {n(13)}) & {n(1)})) >> {n(13)};\n"
-            f"    r = m < {n(0x38800000)} ? tiny : r; r = m >= {n(0x47800000)} ? {n(0x7C00)} : r; r = {nan} ? {n(0x7E00)} : r; r = r | s;\n"
-            f"    return {narrow};\n}}\n"
+            f"    r = m < {n(0x38800000)} ? tiny : r; r = m >= {n(0x47800000)} ? {n(0x7C00)} : r;\n"
+            f"    r = {nan} ? {n(0x7E00)} : r; r = r | s;\n    return {narrow};\n}}\n"
         )  # fmt: skip
 
     def _odd_helper(self, name: str, width: int) -> str:
-        """Round double to float by setting the last bit of an inexact result: a second rounding is then the only one."""
+        """Round double to float, setting the last bit of an inexact result: a second rounding is then the only one."""
         form = Form(self.dialect, "uint32", width)
         double, single = self.dialect.register("float64", width), self.dialect.register("float32", width)
         wide = self.dialect.convert("f", "float64", width)
@@ -423,9 +439,11 @@ class Expressions:
         return (
             f"{dialect.function} {single} {name}({form.type} a) {{\n"
             f"    {single} f = {dialect.convert('a', 'float32', width)}; {form.type} e = {word} >> {n(23)};\n"
-            f"    {form.type} shift = e > {n(150)} ? e - {n(150)} : {n(0)}; {form.type} rest = a & (({n(1)} << shift) - {n(1)});\n"
+            f"    {form.type} shift = e > {n(150)} ? e - {n(150)} : {n(0)};\n"
+            f"    {form.type} rest = a & (({n(1)} << shift) - {n(1)});\n"
             f"    {form.type} top = (a >> shift) | (rest != {n(0)} ? {n(1)} : {n(0)});\n"
-            f"    return {dialect.convert('top', 'float32', width)} * {dialect.bitcast(scale, 'uint32', 'float32', width)};\n}}\n"
+            f"    return {dialect.convert('top', 'float32', width)}"
+            f" * {dialect.bitcast(scale, 'uint32', 'float32', width)};\n}}\n"
         )
 
     def bitcast(self, value: str, source: str, target: str, width: int = 1) -> str:
@@ -433,7 +451,9 @@ class Expressions:
         if source == target:
             return value
         if target == "bool":
-            return self.cast(value if source == "uint8" else self.bitcast(value, source, "uint8", width), "uint8", "bool", width)
+            return self.cast(
+                value if source == "uint8" else self.bitcast(value, source, "uint8", width), "uint8", "bool", width
+            )
         if source == "bool":
             return self.cast(value, "bool", target, width)
         return self.dialect.bitcast(value, source, target, width)

@@ -1,7 +1,8 @@
 """Which form a kernel takes on a GPU: decided from its structure and the ints of a launch, kept in buckets.
 
 Here: `GpuLimits`, `Choice`, `choose_gpu`. Not here: text.
-A `Choice` is part of the program's key: powers of two and yes-or-no answers, no exact size, so that one program serves many launches.
+A `Choice` is part of the program's key: powers of two and yes-or-no answers, no exact size, so that one program
+serves many launches.
 """
 
 import math
@@ -12,11 +13,14 @@ from typing import Literal
 from polygrad.driver.ir import ITEMSIZE, Kernel, placements
 from polygrad.driver.render.addressing import fits_int32, named_ints, view_strides
 from polygrad.driver.render.collapse import extent_products
+from polygrad.driver.render.gpu_schedule import words_between_passes
+from polygrad.driver.render.gpu_values import varying
 
 Strategy = Literal["elementwise", "rows", "columns"]
 VECTOR_BYTES = 16
 FLAT_THREADS = 128
 COLUMN_THREADS = 256
+MOST_LANES = 512  # of a row whose values are kept: two groups a multiprocessor, each with room for registers
 REGISTERS = 64  # 32-bit registers a work-item may spend on kept values and sums
 WARP = 32
 WARP_ROW = 1024  # elements of a row that one warp takes
@@ -83,7 +87,7 @@ def above(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def choose_gpu(kernel: Kernel, ints: Sequence[int], limits: GpuLimits = GpuLimits()) -> Choice:  # noqa: B008  frozen
+def choose_gpu(kernel: Kernel, ints: Sequence[int], limits: GpuLimits = GpuLimits()) -> Choice:
     """Return the form in which a launch of *kernel* (after `collapse`) should run.
 
     Examples
@@ -101,7 +105,7 @@ def choose_gpu(kernel: Kernel, ints: Sequence[int], limits: GpuLimits = GpuLimit
     return Choice(not fits_int32(kernel, ints), variants, above(4 * limits.multiprocessors))
 
 
-def possible(kernel: Kernel, ints: Sequence[int], limits: GpuLimits = GpuLimits()) -> Iterator[Choice]:  # noqa: B008
+def possible(kernel: Kernel, ints: Sequence[int], limits: GpuLimits = GpuLimits()) -> Iterator[Choice]:
     """Yield every form that can run a launch of *kernel*, for tests and for tuning; the chosen one comes first."""
     chosen = choose_gpu(kernel, ints, limits)
     yield chosen
@@ -172,7 +176,13 @@ class Facts:
     # ---- forms ----------------------------------------------------------------------------------------
 
     def form(
-        self, strategy: str, stores: tuple[int, ...], *, vector: bool = True, splits: bool | None = False, chunked: bool = True
+        self,
+        strategy: str,
+        stores: tuple[int, ...],
+        *,
+        vector: bool = True,
+        splits: bool | None = False,
+        chunked: bool = True,
     ) -> Variant:
         """Return the form of a strategy, with or without vectors, splitting and unrolled chunks."""
         axis = self.kernel.rank - 1 if strategy == "rows" else self.kernel.parallel - 1
@@ -186,7 +196,7 @@ class Facts:
     def vectors(self, axis: int, stores: tuple[int, ...]) -> tuple[int, tuple[bool, ...]]:
         """Return the widest vectors along *axis*, and which views can be accessed by them."""
         used = self.loads | {self.kernel.stores[k].view for k in stores}
-        unit = [v for v in used if self.kernel.views[v].strides[axis] == 1 and not self.kernel.views[v].gathers]
+        unit = [v for v in used if self.kernel.views[v].strides[axis] == 1 and v not in self._scattered(axis)]
         unit = [v for v in unit if axis not in self.kernel.views[v].window]
         none = (1, (False,) * len(self.kernel.views))
         if not unit:
@@ -200,9 +210,16 @@ class Facts:
             width //= 2
         return none
 
+    def _scattered(self, axis: int) -> set[int]:
+        """Return the views whose gather indices vary along *axis*."""
+        varies = varying(self.kernel, axis, 2)
+        loads = [i for i in self.kernel.body if i.op == "load"]
+        return {i.attr for i in loads if any(varies[a] for a in i.args)}
+
     def _aligned(self, v: int, axis: int, width: int) -> bool:
         ints = [self.named[f"v{v}.o"]]
         ints += [s for k, s in enumerate(self.strides[v]) if k != axis and self.extents[k] > 1]
+        ints += [self.named[f"v{v}.gs{j}"] for j in range(self.kernel.views[v].gathers)]
         if self.kernel.views[v].partial:
             ints.append(self.named[f"v{v}.ps"])
         return all(n % width == 0 for n in ints)
@@ -212,36 +229,53 @@ class Facts:
         heavy = len(self.kernel.body) * width > 160  # noqa: PLR2004  statements a point, beyond which text is not doubled
         fills = total >= 2 * FLAT_THREADS * 8 * self.limits.multiprocessors
         chunks = 2 if chunked and fills and not heavy and width < 16 else 1  # noqa: PLR2004
+        if chunks > 1 and width == 1 and len(self.kernel.body) <= 40:  # noqa: PLR2004  as many bytes under way as with vectors
+            chunks = 4
         threads = min(FLAT_THREADS, self.limits.threads, max(WARP, above(total)))
         exact = total % (threads * chunks) == 0
         return Variant("elementwise", stores, width, vectors, 1, threads, chunks, exact)
 
-    def _rows(self, stores: tuple[int, ...], width: int, vectors: tuple[bool, ...], *, splits: bool | None, chunked: bool) -> Variant:
+    def _rows(
+        self, stores: tuple[int, ...], width: int, vectors: tuple[bool, ...], *, splits: bool | None, chunked: bool
+    ) -> Variant:
         steps = -(-self.points // width)
         partial = any(self.kernel.views[self.kernel.stores[k].view].partial for k in stores)
         most = self.limits.threads
-        if self.points <= WARP_ROW:
-            lanes = min(WARP, above(steps), most)
-        else:
-            lanes = min(most, max(2 * WARP, above(-(-self.points // LANE_ELEMENTS))))
-            lanes = min(lanes, 256) if not self._repeats(stores) else lanes
-            fewer = above(-(-steps // (lanes // 2)))
-            if lanes > 512 and fewer * width * self._words(stores) <= REGISTERS:  # noqa: PLR2004  two groups a multiprocessor
-                lanes //= 2
-        chunks = above(-(-steps // lanes))
-        if chunks * width * self._words(stores) > REGISTERS or not chunked:
-            chunks = 0
         if splits is None:
-            splits = not partial and self.points >= 16 * 1024 and self.rows < self.limits.multiprocessors  # noqa: PLR2004
+            splits = not partial and self.points >= 16 * 1024 and self.rows < self.limits.multiprocessors
         if splits and not partial:
             return Variant("rows", stores, width, vectors, min(256, most), 1, 0, exact=False, splits=True)
+        lanes, chunks = self._lanes(stores, width, steps)
+        if not chunked:
+            chunks = 0
         slots = min(max(1, FLAT_THREADS // lanes), above(self.rows), max(1, most // lanes))
         if partial and not chunks:
             slots = 1  # its sums are kept in memory, by one work-item each
         exact = chunks > 0 and self.points == lanes * width * chunks
         return Variant("rows", stores, width, vectors, lanes, slots, chunks, exact)
 
-    def _columns(self, stores: tuple[int, ...], width: int, vectors: tuple[bool, ...], *, splits: bool | None, chunked: bool) -> Variant:
+    def _lanes(self, stores: tuple[int, ...], width: int, steps: int) -> tuple[int, int]:
+        """Return the lanes of a row, and the vectors that each takes; 0 vectors if a row does not fit in registers."""
+        most = self.limits.threads
+        words = self._words(stores)
+        repeats = self._repeats(stores)
+        if self.points <= WARP_ROW:
+            # A lane with one vector has too little under way; but lanes that store need neighbours to write whole lines.
+            stores_full = any(self.places[self.kernel.stores[k].value].full for k in stores)
+            lanes = min(WARP, above(-(-steps // (2 if stores_full else max(2, 8 // width)))), most)
+        else:
+            lanes = min(most, max(2 * WARP, above(-(-self.points // LANE_ELEMENTS))), MOST_LANES if repeats else 256)
+        while lanes < most and above(-(-steps // lanes)) * width * words > _registers(lanes):
+            lanes *= 2
+        chunks = above(-(-steps // lanes))
+        if chunks * width * words <= _registers(lanes):
+            return lanes, chunks
+        # Rows that are read again and again: few of them at a time, so that they stay in the cache.
+        return (most if repeats else min(256, most)), 0
+
+    def _columns(
+        self, stores: tuple[int, ...], width: int, vectors: tuple[bool, ...], *, splits: bool | None, chunked: bool
+    ) -> Variant:
         partial = any(self.kernel.views[self.kernel.stores[k].view].partial for k in stores)
         if partial:  # sums over rows need the lanes to own columns of the result
             return self.form("rows", stores, vector=width > 1, splits=False, chunked=chunked)
@@ -251,7 +285,7 @@ class Facts:
         lanes = min(threads // slots, above(self.points))
         groups = -(-columns // slots)
         if splits is None:
-            splits = groups < 2 * self.limits.multiprocessors and self.points >= 16 * lanes  # noqa: PLR2004
+            splits = groups < 2 * self.limits.multiprocessors and self.points >= 16 * lanes
         chunks = above(-(-self.points // lanes))
         if splits or not chunked or chunks * width * self._words(stores) > REGISTERS // 2:
             chunks = 0
@@ -264,8 +298,14 @@ class Facts:
         return len(levels) > 1 or any(self.places[self.kernel.stores[k].value].full for k in stores)
 
     def _words(self, stores: tuple[int, ...]) -> int:
-        """Return the 32-bit registers an element costs: what is loaded along reduced axes, and sums of partial stores."""
-        loads = [i.dtype for n, i in enumerate(self.kernel.body) if i.op == "load" and self.places[n].full and not i.args]
-        sums = [self.kernel.views[self.kernel.stores[k].view] for k in stores]
-        dtypes = [*loads, *(view.dtype for view in sums if view.partial)]
-        return max(1, sum(math.ceil(ITEMSIZE[d] / 4) for d in dtypes))
+        """Return the 32-bit registers that an element costs: what is kept from pass to pass, and sums of partial stores."""
+        done = [self.kernel.stores[k] for k in stores]
+        sums = [self.kernel.views[store.view] for store in done if self.kernel.views[store.view].partial]
+        return max(
+            1, words_between_passes(self.kernel, done) + sum(math.ceil(ITEMSIZE[view.dtype] / 4) for view in sums)
+        )
+
+
+def _registers(threads: int) -> int:
+    """Return the 32-bit registers that a work-item may spend on kept values in a group of so many."""
+    return REGISTERS if threads <= MOST_LANES else REGISTERS // 2

@@ -3,13 +3,15 @@
 Here: the body of one function: indices, passes over the reduced axes, combinations, stores.
 Not here: which pass does what (`gpu_schedule.py`), how lanes combine (`gpu_tree.py`), the decisions (`gpu_choice.py`).
 
-A group's work-items are `lanes` along the reduced axes times `slots` along the parallel ones. In the rows strategy vectors lie along
-the innermost reduced axis and every slot is one row; in the columns strategy they lie along the innermost parallel axis and a
-slot is a vector of rows. Beside ordinary stores a function may sum values over consecutive rows (partial stores): then a group walks
-through the rows of one part and keeps the sums in registers, or in memory if there are too many.
+A group's work-items are `lanes` along the reduced axes times `slots` along the parallel ones. In the rows strategy
+vectors lie along the innermost reduced axis and every slot is one row; in the columns strategy they lie along the
+innermost parallel axis and a slot is a vector of rows. Beside ordinary stores a function may sum values over
+consecutive rows (partial stores): then a group walks through the rows of one part and keeps the sums in registers, or
+in memory if there are too many.
 
-With `split` a function is one of several that run after each other: function number s first combines what the groups of all functions
-before it left in scratch memory, then walks over its span of the reduced axes; the last one stores what is left.
+With `split` a function is one of several that run after each other: function number s first combines what the groups
+of all functions before it left in scratch memory, then walks over its span of the reduced axes; the last one stores
+what is left.
 """
 
 from collections.abc import Sequence
@@ -78,7 +80,7 @@ class Reduction:
         return self._written(has_work=True)
 
     def split(self, number: int) -> Written:
-        """Write function *number* of those that share the work; there is one a level, the last of them stores ROW values."""
+        """Write function *number* of those that share the work: one a level, of which the last stores ROW values."""
         self._ids()
         work, last = self.passes[number], number == len(self.passes) - 1
         has_work = bool(work.reduces or work.targets)
@@ -145,7 +147,7 @@ class Reduction:
                 self._unrolled(work, accumulators)
             else:
                 self._looped(work, accumulators)
-            self._combine(work, accumulators)
+            self._combine(accumulators)
 
     def _compute_rows(self, targets: Sequence[int]) -> None:
         """Compute, once a row, the ROW values that a pass needs."""
@@ -165,7 +167,7 @@ class Reduction:
         return out
 
     def _unrolled(self, work: Pass, accumulators: dict[int, Names]) -> None:
-        """Write a pass over the vectors that a lane has, with the loads in front and what later passes need in arrays."""
+        """Write a pass over the vectors of a lane, with the loads in front and what later passes need in arrays."""
         early = [n for n in work.early if n not in self.values.scope]
         if self.variant.chunks == 1:
             early = [n for n in early if n in work.held]
@@ -173,27 +175,39 @@ class Reduction:
         for n in (*work.held, *work.keep):
             if n not in self.values.scope:
                 self._array(n)
-        if passing:
-            self.out.open()
-            for n in passing:
-                self._array(n)
-        if early and self.variant.chunks > 1:
-            inner = self._open_chunk()
-            inner.compute(early)
-            for n in early:
-                self._save(inner, n)
-            self.out.close()
-            self._know(early)
+        if not passing:
+            self._in_chunks(work, accumulators, early)
+            return
+        self.out.open()
+        for n in passing:
+            self._array(n)
+        self._in_chunks(work, accumulators, early)
+        self.out.close()
+        for n in passing:
+            del self.values.scope[n]
+
+    def _in_chunks(self, work: Pass, accumulators: dict[int, Names], early: Sequence[int]) -> None:
+        """Write the loops of a pass: one that loads, if there are several vectors, and one that does the rest."""
+        late = [*work.keep]
+        if self.variant.chunks == 1:
+            late += early
+        elif early:
+            self._load_chunks(early)
         inner = self._open_chunk()
         self._visit(work, accumulators, inner)
-        for n in (*work.keep, *(early if self.variant.chunks == 1 else ())):
+        for n in late:
             self._save(inner, n)
         self.out.close()
-        self._know((*work.keep, *early))
-        if passing:
-            self.out.close()
-            for n in passing:
-                del self.values.scope[n]
+        self._know(late)
+
+    def _load_chunks(self, loads: Sequence[int]) -> None:
+        """Load all vectors of a lane into arrays."""
+        inner = self._open_chunk()
+        inner.compute(loads)
+        for n in loads:
+            self._save(inner, n)
+        self.out.close()
+        self._know(loads)
 
     def _open_chunk(self) -> Values:
         chunks, lanes = self.variant.chunks, self.variant.lanes
@@ -266,7 +280,7 @@ class Reduction:
 
     # ---- combinations ---------------------------------------------------------------------------------
 
-    def _combine(self, work: Pass, accumulators: dict[int, Names]) -> None:
+    def _combine(self, accumulators: dict[int, Names]) -> None:
         """Combine the partial results of a pass over a vector's elements (rows) and over the lanes."""
         todo = []
         for n, names in accumulators.items():
@@ -312,8 +326,8 @@ class Reduction:
         self._row_stores()
         self.values = outer
         if self.tree.used:
-            # The next row writes to shared memory. (At the end of the loop: PoCL 3.0 corrupts memory if a loop with barriers
-            # does not end in one.)
+            # The next row writes to shared memory. (At the end of the loop, not at its head: PoCL 3.0 corrupts memory if a
+            # loop with barriers does not end in one.)
             self.out.add(self.dialect.barrier)
         self.out.close()
         if self.variant.chunks:
@@ -326,18 +340,16 @@ class Reduction:
         kernel, room = self.kernel, REGISTERS // 2
         for n in sorted({n for work in self.passes for n in work.early}):
             view = kernel.views[kernel.body[n].attr]
-            still = all(s == 0 for s in view.strides[: kernel.parallel]) and not any(k < kernel.parallel for k in view.window)
+            still = all(s == 0 for s in view.strides[: kernel.parallel]) and not any(
+                k < kernel.parallel for k in view.window
+            )
             cost = self.variant.chunks * self.values.elements(n)
             if not still or kernel.body[n].guard >= 0 or cost > room:
                 continue
             room -= cost
             self._array(n)
             self.values.points = [Point(["0"] * kernel.rank)]
-            inner = self._open_chunk()
-            inner.compute([n])
-            self._save(inner, n)
-            self.out.close()
-            self._know([n])
+            self._load_chunks([n])
 
     def _add_to_part(self, store: Store, inner: Values, inside: str) -> None:
         """Add a value to the sums of its part, in registers or, the walk being a loop, in memory."""

@@ -2,9 +2,9 @@
 
 Here: `passes`, from a kernel and the registers there are to a list of `Pass`. Not here: text.
 
-A kernel whose values have levels 0 to K takes K + 1 passes over the reduced axes, one a level; a pass without FULL work is empty.
-What a later pass needs of an earlier one is kept in registers if there is room: loads first of all, and values of expensive
-ops; the rest is computed again.
+A kernel whose values have levels 0 to K takes K + 1 passes over the reduced axes, one a level; a pass without FULL
+work is empty. What a later pass needs of an earlier one is kept in registers if there is room: loads first of all,
+and values of expensive ops; the rest is computed again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,9 +25,9 @@ EXPENSIVE = frozenset(
 class Pass:
     """One walk over the reduced axes.
 
-    `early` are loads to be made before anything is computed, into arrays, of which `held` stay for later passes; `keep` are
-    values computed here for later passes, which go to arrays too; `reduces` are the instructions completed by it; `partials`
-    the stores whose sums it adds to.
+    `early` are loads to be made before anything is computed, into arrays, of which `held` stay for later passes;
+    `keep` are values computed here for later passes, which go to arrays too; `reduces` are the instructions completed
+    by it; `partials` the stores whose sums it adds to.
     """
 
     level: int
@@ -57,6 +57,19 @@ def passes(kernel: Kernel, stores: Sequence[Store], elements: int, registers: in
     return _Scheduler(kernel, stores, elements, registers).result()
 
 
+def words_between_passes(kernel: Kernel, stores: Sequence[Store]) -> int:
+    """Return the most 32-bit registers that an element of the reduced axes occupies from one pass to the next.
+
+    >>> from polygrad.driver.ir import Instr, View
+    >>> view = View(0, "float32", (None, 1))
+    >>> centred = Kernel(1, 1, ("float32", "float32"), (view, view._replace(buffer=1)), (), (Instr("load", "float32", (), 0),
+    ...                  Instr("reduce", "float32", (0,), "max"), Instr("subtract", "float32", (0, 1))), (Store(2, 1),))
+    >>> words_between_passes(centred, centred.stores)
+    1
+    """
+    return _Scheduler(kernel, stores, 1, 1 << 30).words_between()
+
+
 class _Scheduler:
     def __init__(self, kernel: Kernel, stores: Sequence[Store], elements: int, registers: int) -> None:
         self.kernel = kernel
@@ -65,7 +78,9 @@ class _Scheduler:
         self.needed = self._needed([store.value for store in stores])
         self.reduces = [n for n in self.needed if kernel.body[n].op == "reduce"]
         full = [store for store in stores if self.places[store.value].full]
-        self.last = max([self.places[n].level for n in self.reduces] + [self.places[s.value].level for s in full], default=0)
+        self.last = max(
+            [self.places[n].level for n in self.reduces] + [self.places[s.value].level for s in full], default=0
+        )
         busy = [self.places[n].level - 1 for n in self.reduces] + [self.places[s.value].level for s in full]
         self.final = max(busy, default=0)  # the last pass with FULL work
         self.stores = [(self._level(store), store) for store in full]
@@ -155,6 +170,31 @@ class _Scheduler:
                 return False
             todo += self.kernel.body[k].args if self.places[k].full else ()
         return True
+
+    def words_between(self) -> int:
+        """Return the most words of kept values that are alive between two passes."""
+        until = self._last_uses()
+        kept = self._kept(set())
+        alive = [
+            sum(self._words(n) for n, at in kept.items() if at <= level < until.get(n, at))
+            for level in range(self.last + 1)
+        ]
+        return max(alive, default=0)
+
+    def _last_uses(self) -> dict[int, int]:
+        """Return for every FULL value the last pass that asks for it, itself kept or not."""
+        last: dict[int, int] = {}
+        for level in range(self.last + 1):
+            for n in self._fresh(level, self._known_at(level)):
+                for used in (*self.kernel.body[n].args, self.kernel.body[n].guard):
+                    if used >= 0:
+                        last[used] = level
+            for n in self._targets(level):
+                last[n] = level
+        return last
+
+    def _known_at(self, level: int) -> set[int]:
+        return {n for n, at in self._kept(set()).items() if at < level}
 
     def _pass(self, level: int, kept: dict[int, int]) -> Pass:
         known = {n for n, at in kept.items() if at < level}

@@ -1,6 +1,7 @@
 """Kernels for GPUs: many work-items, vectors of 16 bytes, rows kept in registers.
 
-Here: what a driver calls. Not here: decisions (`gpu_choice.py`), bodies (`gpu_elementwise.py`, `gpu_reduction.py`), compilers, launches.
+Here: what a driver calls. Not here: decisions (`gpu_choice.py`), bodies (`gpu_elementwise.py`, `gpu_reduction.py`),
+compilers, launches.
 
 How a driver uses it::
 
@@ -9,14 +10,15 @@ How a driver uses it::
     source = render_gpu(simple, OPENCL, choice)               # cache by (simple, choice); compile source.text
     geometry = source.geometry(simple_ints)                   # cache by simple_ints
     for stage, launch in zip(source.stages, geometry.launches):
-        # launch stage.name over launch.groups groups of stage.block work-items, with one argument for each of stage.arguments:
-        # buffer   buffers[position]
+        # launch stage.name over launch.groups groups of stage.block work-items, with one argument for each of
+        stage.arguments: # buffer   buffers[position]
         # int      simple_ints[position], as int32 or int64 (dtype)
         # scalar   argument_value(scalars[position], kernel.scalars[position]), as dtype
         # scratch  geometry.scratch bytes of memory of the device, the same for all stages
         # extra    launch.extra[position], as dtype
 
-Stages run in order. OpenCL: global size (groups * block[0], block[1]), local size block. CUDA: grid (groups, 1, 1), block (*block, 1).
+Stages run in order. OpenCL: global size (groups * block[0], block[1]), local size block. CUDA: grid (groups, 1, 1),
+block (*block, 1).
 """
 
 import math
@@ -43,7 +45,7 @@ class Launch(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """The launches of a source for some ints, one a stage, and the bytes of scratch memory that they share (0: none)."""
+    """The launches of a source for some ints, one a stage, and the bytes of scratch memory that they share."""
 
     launches: tuple[Launch, ...]
     scratch: int
@@ -73,7 +75,8 @@ class Source:
     def geometry(self, ints: Sequence[int]) -> Geometry:
         """Return how to launch it for the ints of a launch, those that belong to the rendered kernel.
 
-        The choice must fit them: the driver takes it from `choose_gpu` for the same ints, or for ints whose choice is equal.
+        The choice must fit them: the driver takes it from `choose_gpu` for the same ints, or for ints whose choice is
+        equal.
         """
         named = named_ints(self.kernel, ints)
         rows, points = math.prod(ints[: self.kernel.parallel]), math.prod(ints[self.kernel.parallel : self.kernel.rank])
@@ -116,7 +119,7 @@ def _splits(variant: Variant, rows: int, points: int, groups: int) -> tuple[int,
 
 
 def render_gpu(kernel: Kernel, dialect: Dialect, choice: Choice, name: str = "pg") -> Source:
-    """Return the source of *kernel* in the form of *choice*; its functions are called *name*, an underscore and a number.
+    """Return the source of *kernel* in the form of *choice*; its functions are called *name*, underscore, number.
 
     Examples
     --------
@@ -180,7 +183,11 @@ def _render_variant(
         vectors |= values.memory_vectors
         arguments, parameters = [*at.arguments()], at.parameters()
         if variant.splits:
-            arguments += [Argument("scratch", 0, "uint8"), Argument("extra", 0, at.index_dtype), Argument("extra", 1, at.index_dtype)]
+            arguments += [
+                Argument("scratch", 0, "uint8"),
+                Argument("extra", 0, at.index_dtype),
+                Argument("extra", 1, at.index_dtype),
+            ]
             parameters += [write.dialect.parameter("uint8", "scratch", const=False)]
             parameters += [f"const {at.index_type} {extra}" for extra in ("splits", "span")]
         title = f"{name}_{len(stages)}"

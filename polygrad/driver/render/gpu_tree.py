@@ -1,4 +1,4 @@
-"""Combining partial results of work-items: through registers of a warp where there are shuffles, else through shared memory.
+"""Combining partial results of work-items: through registers of a warp where it can, else through shared memory.
 
 Here: `Tree`, which combines all reductions of one level in one go. Not here: where the partial results come from.
 Barriers stand in uniform control flow: whoever calls `combine` is outside of any condition on the work-item.
@@ -32,7 +32,14 @@ class Tree:
     """
 
     def __init__(
-        self, at: Addressing, out: Lines, lanes: int, slots: int, *, lanes_first: bool, names: tuple[str, str] = ("lane", "slot")
+        self,
+        at: Addressing,
+        out: Lines,
+        lanes: int,
+        slots: int,
+        *,
+        lanes_first: bool,
+        names: tuple[str, str] = ("lane", "slot"),
     ) -> None:
         self.at = at
         self.dialect = at.dialect
@@ -151,5 +158,7 @@ def pairwise(step: Callable[[str, str, str, str], str], how: str, dtype: str, na
     """Return the combination of names as a balanced tree of *step*, which is `Expressions.reduce_step`."""
     level = list(names)
     while len(level) > 1:
-        level = [step(how, dtype, *level[k : k + 2]) if k + 1 < len(level) else level[k] for k in range(0, len(level), 2)]
+        level = [
+            step(how, dtype, *level[k : k + 2]) if k + 1 < len(level) else level[k] for k in range(0, len(level), 2)
+        ]
     return level[0]

@@ -1,10 +1,11 @@
 """Values of a kernel as statements: what the strategies of the GPU style have in common.
 
-Here: lines of text, positions in the iteration space, values computed on demand into a scope, loads and stores of vectors.
-Not here: which loop runs where (`gpu_elementwise.py`, `gpu_reduction.py`), single expressions (`expressions.py`).
+Here: lines of text, positions in the iteration space, values computed on demand into a scope, loads and stores of
+vectors. Not here: which loop runs where (`gpu_elementwise.py`, `gpu_reduction.py`), single expressions
+(`expressions.py`).
 
-A value is computed at one or several points; a point stands for `width` consecutive positions along the vector axis. A value
-that varies along that axis has a name for each of them, any other value has one name.
+A value is computed at one or several points; a point stands for `width` consecutive positions along the vector axis.
+A value that varies along that axis has a name for each of them, any other value has one name.
 """
 
 import math
@@ -82,8 +83,8 @@ def varying(kernel: Kernel, axis: int, width: int) -> tuple[bool, ...]:
 class Values:
     """Computes values at points, each once in a scope.
 
-    `scope` maps an instruction to its names, one tuple a point. `vectors` says of each view whether a point of it is read
-    and written as one vector.
+    `scope` maps an instruction to its names, one tuple a point. `vectors` says of each view whether a point of it is
+    read and written as one vector.
     """
 
     def __init__(
@@ -197,15 +198,18 @@ class Values:
         names = []
         for e in range(count):
             indices = self._indices(point, e)
-            gathered = []
-            for j, arg in enumerate(instr.args):
-                gathered.append(self.at.gather(n, j, self.name(arg, k, e), self.kernel.body[arg].dtype))
+            gathered = self._gathered(n, k, e)
             text = self.at.element(v, self.at.address(v, indices, gathered))
             condition = all_of(point.inside, self.at.window(v, indices), self._guard(n, k, e if count > 1 else None))
             if condition:
                 text = f"{condition} ? {text} : {self.at.fill(v)}"
             names.append(self._declare(n, point, e, count, text))
         return tuple(names)
+
+    def _gathered(self, n: int, k: int, e: int) -> list[str]:
+        """Return the checked gather indices of a load at element *e*."""
+        args = self.kernel.body[n].args
+        return [self.at.gather(n, j, self.name(a, k, e), self.kernel.body[a].dtype) for j, a in enumerate(args)]
 
     def _load_vector(self, n: int, k: int) -> Names:
         instr, point, width = self.kernel.body[n], self.points[k], self.width
@@ -215,7 +219,8 @@ class Values:
         condition = all_of(point.inside, self.at.window(v, indices), self._guard(n, k, None))
         vector = f"t{n}{point.suffix}"
         kind = self.dialect.memory(dtype, width)
-        read = f"const {kind} {vector} = *{self._place(v, indices)};"
+        more = "".join(f" + v{v}_gs{j} * {index}" for j, index in enumerate(self._gathered(n, k, 0)))
+        read = f"const {kind} {vector} = *{self._place(v, indices, more)};"
         elements = [self.at.from_memory(self.dialect.element(vector, e), dtype) for e in range(width)]
         names = tuple(f"x{n}{point.suffix}_{e}" for e in range(width))
         register = self.dialect.register(dtype)
