@@ -13,9 +13,9 @@ from typing import Any
 import cupy
 import ml_dtypes
 import numpy as np
-from polygrad_cuda.driver import CudaDriver
 
 from polygrad.driver import Ref
+from polygrad_cuda.driver import CudaDriver
 
 NAMES = {"bfloat16": ml_dtypes.bfloat16}
 
@@ -73,7 +73,7 @@ def products(driver: CudaDriver) -> None:
     out = cupy.empty((16, 12, 1024, 1024), cupy.float32)
     ms = device_ms(driver, lambda: driver.op_matmul((ref(out),), (ref(q), ref(k)), {}), 5)
     print(
-        f"matmul [16,12,1024,64] @ its transpose, heads inside: {2 * 192 * 1024**2 * 64 / ms / 1e9:.1f} TFLOP/s, {ms:.3f} ms"
+        f"matmul of heads, [16,12,1024,64]: {2 * 192 * 1024**2 * 64 / ms / 1e9:.1f} TFLOP/s, {ms:.3f} ms"
     )
     small = cupy.ones((64, 64), cupy.float32)
     refs = (ref(cupy.empty_like(small)),), (ref(small), ref(small))

@@ -1,12 +1,14 @@
-"""The fused kernels of a transformer's step and three plain reductions, written as IR: how near a GPU comes to its memory floor.
+"""The fused kernels of a transformer's step and plain reductions, as IR: how near a GPU comes to its memory floor.
 
-Here: the kernels, their inputs, a float64 check of a slice, timing. Not here: the driver and the renderer, which are what is measured.
+Here: the kernels, their inputs, a float64 check of a slice, timing. Not here: the driver and the renderer, which are
+what is measured.
 
     python benchmarks/gpu_kernels.py                 check and time on cuda:0
     python benchmarks/gpu_kernels.py --only softmax  only cases whose name holds the word
     python benchmarks/gpu_kernels.py --text DIR      no device: write each kernel's CUDA text to DIR
 
-The floor is the fewest bytes (each input read once, each output written once; for a causal mask only the unmasked half is
+The floor is the fewest bytes (each input read once, each output written once; for a causal mask only the unmasked
+half is
 read) over 4.3 TB/s, what a copy moves on an H200. Inputs are random; outputs are filled with NaN before the check.
 """
 
@@ -171,7 +173,7 @@ def sigmoid(b: Build, x: int) -> int:
 
 
 def swiglu(n: int, m: int) -> list[Case]:
-    """a * sigmoid(a) * c, and its gradients."""
+    """Return a * sigmoid(a) * c, and its gradients."""
     f = Build(1, 0)
     a, c = f.load("a", (1,)), f.load("c", (1,))
     f.store(f.op("multiply", f.op("multiply", a, sigmoid(f, a)), c), "y", (1,))
@@ -182,7 +184,7 @@ def swiglu(n: int, m: int) -> list[Case]:
     slope = b.op("add", s, b.op("multiply", silu, b.op("subtract", b.const(1.0), s)))
     b.store(b.op("multiply", b.op("multiply", dy, c), slope), "da", (1,))
     b.store(b.op("multiply", dy, silu), "dc", (1,))
-    shapes = {k: (n * m,) for k in ("a", "c", "y", "dy", "da", "dc")}
+    shapes = dict.fromkeys(("a", "c", "y", "dy", "da", "dc"), (n * m,))
     return [
         Case("swiglu fwd", f, (n * m,), {}, {k: shapes[k] for k in ("a", "c", "y")}, nbytes=12 * n * m),
         Case("swiglu bwd", b, (n * m,), {}, {k: shapes[k] for k in ("a", "c", "dy", "da", "dc")}, nbytes=20 * n * m),
@@ -191,7 +193,7 @@ def swiglu(n: int, m: int) -> list[Case]:
 
 def causal_softmax(heads: int, n: int) -> list[Case]:
     """Softmax over the keys up to the query, masked elements never read; and its gradient."""
-    shapes = {k: (heads * n, n) for k in ("x", "y", "dy", "dx")}
+    shapes = dict.fromkeys(("x", "y", "dy", "dx"), (heads * n, n))
     square = heads * n * n * 4
 
     def mask(b: Build) -> int:
@@ -275,18 +277,18 @@ def adamw(n: int) -> list[Case]:
     b.store(m2, "m", (1,))
     b.store(v2, "v", (1,))
     scalars = (1e-3, 0.9, 0.999, 0.1, 0.001, 1e-8, 1 - 1e-5, 10.0, 1000.0)
-    return [Case("adamw", b, (n,), {}, {k: (n,) for k in "pgmv"}, scalars, nbytes=28 * n)]
+    return [Case("adamw", b, (n,), {}, dict.fromkeys("pgmv", (n,)), scalars, nbytes=28 * n)]
 
 
 def total(n: int) -> list[Case]:
-    """The sum of all elements."""
+    """Return the sum of all elements."""
     b = Build(0, 1)
     b.store(b.reduce(b.load("x", (1,)), "sum"), "s", (0,))
     return [Case("sum", b, (n,), {}, {"x": (n,), "s": (1,)}, nbytes=4 * n)]
 
 
 def column_sum(n: int, m: int) -> list[Case]:
-    """The sum over rows."""
+    """Return the sum over rows."""
     b = Build(1, 1)
     b.store(b.reduce(b.load("x", (1, None)), "sum"), "s", (1, 0))
     return [Case("column sum", b, (m, n), {"v0.s1": m}, {"x": (n, m), "s": (m,)}, nbytes=4 * n * m)]
@@ -397,7 +399,17 @@ def half_norm(n: int, m: int) -> list[Case]:
         return {"hy": x / cp.sqrt((x * x).mean(1, keepdims=True) + 1e-5) * a["hg"].astype(cp.float64)}
 
     shapes = {"hx": (n, m), "hg": (m,), "hy": (n, m)}
-    return [Case(f"bfloat16 rmsnorm {n} x {m}", b, (n, m), rows(("hx", "hy"), b, m), shapes, nbytes=4 * n * m, reference=reference)]
+    return [
+        Case(
+            f"bfloat16 rmsnorm {n} x {m}",
+            b,
+            (n, m),
+            rows(("hx", "hy"), b, m),
+            shapes,
+            nbytes=4 * n * m,
+            reference=reference,
+        )
+    ]
 
 
 def softmax_of(n: int, m: int) -> list[Case]:
@@ -414,7 +426,7 @@ def softmax_of(n: int, m: int) -> list[Case]:
 
 
 def more() -> dict[str, list[Case]]:
-    """Return kernels of other shapes: short rows, odd rows, long rows, tall columns, gathers, permuted copies, bfloat16."""
+    """Return kernels of other shapes: short, odd and long rows, tall columns, gathers, permuted copies, bfloat16."""
     cases = [
         *softmax_of(65536, 1000), *softmax_of(4096, 50257), *softmax_of(1 << 20, 64), *softmax_of(64, 1 << 20),
         *row_sum(64, 1 << 20), *row_sum(1 << 20, 64), *row_sum(1 << 22, 9), *column_sum_of(1 << 20, 64),
@@ -490,6 +502,7 @@ class Device:
 
     def __init__(self) -> None:
         import cupy  # noqa: PLC0415  only where there is a device
+
         from polygrad_cuda.driver import CudaDriver  # noqa: PLC0415
 
         self.cupy = cupy
@@ -512,7 +525,8 @@ class Device:
     def milliseconds(self, launches: Callable[[], None], repeat: int = 20) -> float:
         """Return the median time of *launches* between two events.
 
-        The device is kept busy until all is queued: else the first event would pass while the host still prepares the launch.
+        The device is kept busy until all is queued: else the first event would pass while the host still prepares
+        the launch.
         """
         cuda = self.cupy.cuda
         for _ in range(3):
@@ -622,14 +636,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(report(outcomes[-1]), flush=True)  # noqa: T201  the table is what this script is for
     if options.json:
         options.json.write_text(json.dumps(outcomes, indent=1))
-    return int(any(case["error"] > (1e-2 if "bfloat" in case["name"] else 1e-4) for outcome in outcomes for case in outcome["cases"]))  # noqa: PLR2004
+    return int(
+        any(
+            case["error"] > (1e-2 if "bfloat" in case["name"] else 1e-4)
+            for outcome in outcomes
+            for case in outcome["cases"]
+        )
+    )
 
 
 def write_texts(chosen: dict[str, list[Case]], folder: Path) -> None:
     """Write the CUDA text of every case to *folder*."""
-    from polygrad_cuda.fused import texts  # noqa: PLC0415
-
     from polygrad.driver.render.gpu_style import GpuLimits  # noqa: PLC0415
+    from polygrad_cuda.fused import texts  # noqa: PLC0415
 
     folder.mkdir(parents=True, exist_ok=True)
     for cases in chosen.values():

@@ -1,4 +1,4 @@
-"""Run a command with NVIDIA's OpenCL made visible, on a machine where only the library is installed, without its .icd file.
+"""Run a command with NVIDIA's OpenCL made visible, where only the library is installed, without its .icd file.
 
 Here: finding the library, writing a folder that names it, running the command. Not here: OpenCL itself.
 

@@ -40,5 +40,7 @@ def rebind(target: Array, value: Array) -> Array:
     elif target.is_leaf:
         target._become_leaf(node)
     else:
-        raise GradError("cannot assign to an array that was computed from others that need gradients: assign to a leaf, or detach() it")
+        raise GradError(
+            "cannot assign to an array that was computed from others that need gradients: assign to a leaf, or detach() it"
+        )
     return target

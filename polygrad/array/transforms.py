@@ -8,8 +8,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from polygrad.array.anomaly import swept
 from polygrad.array.object import Array
-from polygrad.array.recording import close_recording, enable_grad, no_grad, open_recording, private_leaves, seed_for, swept
+from polygrad.array.recording import close_recording, enable_grad, no_grad, open_recording, private_leaves, seed_for
 from polygrad.array.tree import flatten, map_tree
 from polygrad.autograd import Call, push
 from polygrad.errors import GradError, ShapeError

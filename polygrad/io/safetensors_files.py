@@ -37,7 +37,9 @@ def _package() -> Any:
     return safetensors
 
 
-def save_safetensors(arrays: Mapping[str, Array], path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
+def save_safetensors(
+    arrays: Mapping[str, Array], path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
+) -> None:
     """Write arrays to a file, which appears whole or not at all.
 
     Parameters
@@ -66,7 +68,9 @@ def save_safetensors(arrays: Mapping[str, Array], path: str | os.PathLike[str], 
     {'w': Array([1., 2.], dtype=float64, device='cpu:0')}
     """
     package = _package()
-    if not all(isinstance(text, str) for pair in (metadata or {}).items() for text in pair) or not all(isinstance(n, str) for n in arrays):
+    if not all(isinstance(text, str) for pair in (metadata or {}).items() for text in pair) or not all(
+        isinstance(n, str) for n in arrays
+    ):
         raise StateError("cannot save: names and metadata of a safetensors file are text")
     realize(list(arrays.values()))
     held, entries = [], {}
@@ -132,7 +136,9 @@ def load_safetensors(path: str | os.PathLike[str], device: Any = None) -> dict[s
     for name, entry in sorted(entries):
         dtype = _DTYPES.get(entry["dtype"])
         if dtype is None:
-            raise StateError(f"cannot load {os.fspath(path)}: {name} has dtype {entry['dtype']}, which polygrad has not")
+            raise StateError(
+                f"cannot load {os.fspath(path)}: {name} has dtype {entry['dtype']}, which polygrad has not"
+            )
         data = memoryview(bytes(entry["data"]))
         try:
             out[name] = Array(transfer.upload(name_of_device, tuple(entry["shape"]), dtype, data))
@@ -146,7 +152,9 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     with Path(path).open("rb") as file:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         if length > os.fstat(file.fileno()).st_size - _LENGTH_BYTES:
-            raise StateError(f"cannot read {os.fspath(path)}: it is damaged or no safetensors file (its header is longer than the file)")
+            raise StateError(
+                f"cannot read {os.fspath(path)}: it is damaged or no safetensors file (its header is longer than the file)"
+            )
         try:
             header = json.loads(file.read(length))
         except ValueError as error:

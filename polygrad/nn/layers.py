@@ -51,7 +51,9 @@ class Linear(Module):
     def forward(self, x: Array) -> Array:
         """Return the outputs for inputs of shape [..., inputs]."""
         if x.ndim == 0 or x.shape[-1] != self.inputs:
-            raise ShapeError(f"cannot apply Linear({self.inputs}, {self.outputs}) to shape {list(x.shape)}: the last axis must have {self.inputs} elements")
+            raise ShapeError(
+                f"cannot apply Linear({self.inputs}, {self.outputs}) to shape {list(x.shape)}: the last axis must have {self.inputs} elements"
+            )
         out = FUNCTIONS["matmul"](x, self.weight.mT)
         return out if self.bias is None else out + self.bias  # type: ignore[no-any-return]
 
@@ -124,7 +126,9 @@ class Conv2d(Module):
     ) -> None:
         kernel = tuple(kernel_size) if isinstance(kernel_size, (tuple, list)) else (kernel_size, kernel_size)
         if groups < 1 or inputs % groups or outputs % groups:
-            raise ShapeError(f"cannot split {inputs} and {outputs} channels into {groups} groups: both must divide by their number")
+            raise ShapeError(
+                f"cannot split {inputs} and {outputs} channels into {groups} groups: both must divide by their number"
+            )
         self.stride = stride
         self.padding = padding
         self.dilation = dilation

@@ -25,7 +25,9 @@ def _shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
 
 def _check_tail(name: str, x: Array, shape: tuple[int, ...]) -> None:
     if x.ndim < len(shape) or x.shape[x.ndim - len(shape) :] != shape:
-        raise ShapeError(f"cannot apply {name}({list(shape)}) to shape {list(x.shape)}: the last axes must be {list(shape)}")
+        raise ShapeError(
+            f"cannot apply {name}({list(shape)}) to shape {list(x.shape)}: the last axes must be {list(shape)}"
+        )
 
 
 class LayerNorm(Module):
@@ -47,7 +49,15 @@ class LayerNorm(Module):
     1.0
     """
 
-    def __init__(self, shape: int | tuple[int, ...], eps: float = 1e-5, bias: bool = True, *, dtype: Any = None, device: Any = None) -> None:
+    def __init__(
+        self,
+        shape: int | tuple[int, ...],
+        eps: float = 1e-5,
+        bias: bool = True,
+        *,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> None:
         self.shape = _shape(shape)
         self.eps = eps
         self.weight = Parameter(init.ones(self.shape, dtype=dtype, device=device), no_decay=True)
@@ -67,7 +77,9 @@ class LayerNorm(Module):
 class RMSNorm(Module):
     """Divide by the root mean square over the last axes, then scale."""
 
-    def __init__(self, shape: int | tuple[int, ...], eps: float = 1e-6, *, dtype: Any = None, device: Any = None) -> None:
+    def __init__(
+        self, shape: int | tuple[int, ...], eps: float = 1e-6, *, dtype: Any = None, device: Any = None
+    ) -> None:
         self.shape = _shape(shape)
         self.eps = eps
         self.weight = Parameter(init.ones(self.shape, dtype=dtype, device=device), no_decay=True)
@@ -101,7 +113,9 @@ class BatchNorm2d(Module):
     running_mean: Array
     running_var: Array
 
-    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1, *, dtype: Any = None, device: Any = None) -> None:
+    def __init__(
+        self, channels: int, eps: float = 1e-5, momentum: float = 0.1, *, dtype: Any = None, device: Any = None
+    ) -> None:
         self.channels = channels
         self.eps = eps
         self.momentum = momentum
@@ -113,12 +127,16 @@ class BatchNorm2d(Module):
     def forward(self, x: Array) -> Array:
         """Return an array of *x*'s shape and dtype."""
         if x.ndim != _IMAGES or x.shape[1] != self.channels:
-            raise ShapeError(f"cannot apply BatchNorm2d({self.channels}) to shape {list(x.shape)}: images are [N, {self.channels}, H, W]")
+            raise ShapeError(
+                f"cannot apply BatchNorm2d({self.channels}) to shape {list(x.shape)}: images are [N, {self.channels}, H, W]"
+            )
         if not self.training:
             return self._normal(x, self.running_mean, self.running_var)
         count = math.prod(x.shape) // max(1, self.channels)
         if count < 2:  # noqa: PLR2004  one value has no variance
-            raise ShapeError(f"cannot apply BatchNorm2d to shape {list(x.shape)} in training: a channel needs at least 2 values; use .eval()")
+            raise ShapeError(
+                f"cannot apply BatchNorm2d to shape {list(x.shape)} in training: a channel needs at least 2 values; use .eval()"
+            )
         wide = x.astype(dtypes.float32, copy=False) if x.dtype.itemsize < dtypes.float32.itemsize else x
         mean = FUNCTIONS["mean"](wide, axis=(0, 2, 3))
         variance = FUNCTIONS["var"](wide, axis=(0, 2, 3))

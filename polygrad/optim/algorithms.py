@@ -49,17 +49,21 @@ class SGD(Optimizer):
     [0.0, 0.0]
     """
 
-    slots: ClassVar[tuple[str, ...]] = ("velocity",)
+    slots: tuple[str, ...] = ("velocity",)
 
-    def __init__(self, params: Any, lr: float = 1e-2, momentum: float = 0.0, *, nesterov: bool = False, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self, params: Any, lr: float = 1e-2, momentum: float = 0.0, *, nesterov: bool = False, weight_decay: float = 0.0
+    ) -> None:
         _check(0.0, math.inf, lr=lr, weight_decay=weight_decay)
         _check(0.0, 1.0, momentum=momentum)
         if nesterov and not momentum:
             raise GradError("cannot use nesterov without momentum: pass momentum=0.9, say")
-        self.slots = ("velocity",) if momentum else ()  # type: ignore[misc]  what there is to keep depends on it
+        self.slots = ("velocity",) if momentum else ()
         super().__init__(params, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
 
-    def update(self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float) -> tuple[Array, State]:
+    def update(
+        self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float
+    ) -> tuple[Array, State]:
         """Return the value less lr times the direction, and the velocity."""
         p: Any = parameter
         g: Any = gradient + p * decay if decay else gradient
@@ -89,15 +93,24 @@ class Adam(Optimizer):
         This times the parameter is added to the gradient; `AdamW` decays the parameter itself.
     """
 
-    slots: ClassVar[tuple[str, ...]] = ("mean", "square")
+    slots: tuple[str, ...] = ("mean", "square")
     decoupled: ClassVar[bool] = False
 
-    def __init__(self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
         _check(0.0, math.inf, lr=lr, eps=eps, weight_decay=weight_decay)
         _check(0.0, 1.0, beta1=betas[0], beta2=betas[1])
         super().__init__(params, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay)
 
-    def update(self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float) -> tuple[Array, State]:
+    def update(
+        self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float
+    ) -> tuple[Array, State]:
         """Return the new value and both running means."""
         p: Any = parameter
         g: Any = gradient
@@ -120,7 +133,14 @@ class AdamW(Adam):
 
     decoupled: ClassVar[bool] = True
 
-    def __init__(self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 1e-2) -> None:
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay)
 
 
@@ -144,14 +164,23 @@ class RMSprop(Optimizer):
     """
 
     def __init__(  # noqa: PLR0913  the hyper-parameters of the method
-        self, params: Any, lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8, momentum: float = 0.0, *, weight_decay: float = 0.0
+        self,
+        params: Any,
+        lr: float = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        momentum: float = 0.0,
+        *,
+        weight_decay: float = 0.0,
     ) -> None:
         _check(0.0, math.inf, lr=lr, eps=eps, weight_decay=weight_decay)
         _check(0.0, 1.0, alpha=alpha, momentum=momentum)
-        self.slots = ("square", "velocity") if momentum else ("square",)  # type: ignore[misc]  as for SGD
+        self.slots = ("square", "velocity") if momentum else ("square",)
         super().__init__(params, lr=lr, alpha=alpha, eps=eps, momentum=momentum, weight_decay=weight_decay)
 
-    def update(self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float) -> tuple[Array, State]:
+    def update(
+        self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float
+    ) -> tuple[Array, State]:
         """Return the new value, the running mean of squares, and the velocity if there is momentum."""
         p: Any = parameter
         g: Any = gradient + p * decay if decay else gradient

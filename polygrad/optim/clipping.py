@@ -47,7 +47,11 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> tuple[Any, Array]:
     if not max_norm > 0:
         raise GradError(f"cannot clip gradients to the norm {max_norm}: it must be positive")
     tree = grads
-    if isinstance(grads, Iterable) and not isinstance(grads, (Mapping, list, tuple, Array)) and not hasattr(grads, "named_parameters"):
+    if (
+        isinstance(grads, Iterable)
+        and not isinstance(grads, (Mapping, list, tuple, Array))
+        and not hasattr(grads, "named_parameters")
+    ):
         tree = list(grads)
     leaves, rebuild = flatten(tree)
     owners = [x for x in leaves if isinstance(x, Parameter)]
@@ -56,7 +60,7 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> tuple[Any, Array]:
     if not present:
         raise GradError("cannot clip: there are no gradients; call loss.backward() first")
     with no_grad():
-        squares: list[Any] = [FUNCTIONS["sum"](working(g) * working(g)) for g in present]  # type: ignore[operator]  as elsewhere
+        squares = [FUNCTIONS["sum"](FUNCTIONS["square"](working(g))) for g in present]
         total = squares[0]
         for square in squares[1:]:
             total = total + square.to_device(total.device)

@@ -46,7 +46,9 @@ class Scheduler:
             If it is of an optimiser with another number of groups.
         """
         if not {"count", "first"} <= set(saved) or len(saved["first"]) != len(self.first):
-            raise StateError(f"cannot load this state into {type(self).__name__}: it must hold a count and {len(self.first)} first learning rates")
+            raise StateError(
+                f"cannot load this state into {type(self).__name__}: it must hold a count and {len(self.first)} first learning rates"
+            )
         self.count, self.first = int(saved["count"]), [float(v) for v in saved["first"]]
         self._apply()
 

@@ -7,11 +7,12 @@ nothing. State is kept by the parameter's name; a parameter that appears twice (
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from polygrad import dtypes
 from polygrad.array.creation import asarray
 from polygrad.array.evaluation import realize
+from polygrad.array.functions import FUNCTIONS
 from polygrad.array.object import Array
 from polygrad.array.rebinding import rebind
 from polygrad.array.recording import no_grad
@@ -40,7 +41,9 @@ def named_arrays(tree: Any, prefix: str = "") -> Iterator[tuple[str, Array]]:
         for key, value in enumerate(tree):
             yield from named_arrays(value, f"{prefix}.{key}" if prefix else str(key))
     elif tree is not None:
-        raise GradError(f"cannot take {type(tree).__name__} as a parameter or gradient: it is an array, or a tree of arrays")
+        raise GradError(
+            f"cannot take {type(tree).__name__} as a parameter or gradient: it is an array, or a tree of arrays"
+        )
 
 
 def _listed(params: Any) -> Any:
@@ -70,11 +73,13 @@ class Optimizer:
         If there are no parameters, or one is not of a float dtype.
     """
 
-    slots: ClassVar[tuple[str, ...]] = ()
+    slots: tuple[str, ...] = ()
 
     def __init__(self, params: Any, **defaults: Any) -> None:
         given = _listed(params)
-        self._grouped = isinstance(given, list) and bool(given) and all(isinstance(g, dict) and "params" in g for g in given)
+        self._grouped = (
+            isinstance(given, list) and bool(given) and all(isinstance(g, dict) and "params" in g for g in given)
+        )
         self.groups: list[dict[str, Any]] = []
         self.state: dict[str, State] = {}
         self._canonical: dict[str, str] = {}  # from every name to the first name of the same array
@@ -82,14 +87,20 @@ class Optimizer:
         for k, group in enumerate(given if self._grouped else [{"params": given}]):
             unknown = [key for key in group if key not in defaults and key != "params"]
             if unknown:
-                raise GradError(f"{type(self).__name__} has no hyper-parameter {unknown[0]!r}; it has {', '.join(defaults)}")
+                raise GradError(
+                    f"{type(self).__name__} has no hyper-parameter {unknown[0]!r}; it has {', '.join(defaults)}"
+                )
             named = dict(named_arrays(_listed(group["params"]), self._prefix(k, group["params"])))
             own: dict[str, Array] = {}
             for name, array in named.items():
                 if name in self._canonical:
-                    raise GradError(f"two parameters are called {name!r}: give the groups dicts with names of their own")
+                    raise GradError(
+                        f"two parameters are called {name!r}: give the groups dicts with names of their own"
+                    )
                 if dtypes.KINDS[array.dtype] != "float":
-                    raise GradError(f"cannot optimise {name}, which is {array.dtype.name}: only float arrays have gradients")
+                    raise GradError(
+                        f"cannot optimise {name}, which is {array.dtype.name}: only float arrays have gradients"
+                    )
                 self._canonical[name] = first.setdefault(id(array), name)
                 if self._canonical[name] == name:
                     own[name] = array
@@ -99,7 +110,9 @@ class Optimizer:
         realize([p for _, p, _ in self._members()])
 
     def _prefix(self, k: int, params: Any) -> str:
-        return str(k) if self._grouped and not (isinstance(params, Mapping) or hasattr(params, "named_parameters")) else ""
+        return (
+            str(k) if self._grouped and not (isinstance(params, Mapping) or hasattr(params, "named_parameters")) else ""
+        )
 
     def _members(self) -> Iterator[tuple[str, Array, dict[str, Any]]]:
         for group in self.groups:
@@ -125,7 +138,9 @@ class Optimizer:
 
     # ---- the step --------------------------------------------------------------------------------------------
 
-    def update(self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float) -> tuple[Array, State]:
+    def update(
+        self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float
+    ) -> tuple[Array, State]:
         """Return a parameter's new value and new state arrays; subclasses write it.
 
         Parameters
@@ -184,18 +199,21 @@ class Optimizer:
 
     def _moved(self, name: str, parameter: Array, gradient: Array, group: Mapping[str, Any]) -> tuple[Array, State]:
         if gradient.shape != parameter.shape:
-            raise ShapeError(f"cannot step {name} of shape {list(parameter.shape)} by a gradient of shape {list(gradient.shape)}")
+            raise ShapeError(
+                f"cannot step {name} of shape {list(parameter.shape)} by a gradient of shape {list(gradient.shape)}"
+            )
         value = working(parameter.detach())
         slope = gradient.detach().to_device(parameter.device).astype(value.dtype, copy=False)
         before = self.state.get(name) or self._fresh(value)
         here = {k: a.to_device(parameter.device) for k, a in before.items() if k != "step"}
         decay = 0.0 if getattr(parameter, "no_decay", False) else float(group.get("weight_decay", 0.0))
         new, arrays = self.update(value, slope, {"step": before["step"] + 1, **here}, group, decay)
-        return new.astype(parameter.dtype, copy=False), {"step": before["step"] + 1, **{k: arrays[k] for k in self.slots}}
+        return new.astype(parameter.dtype, copy=False), {
+            "step": before["step"] + 1,
+            **{k: arrays[k] for k in self.slots},
+        }
 
     def _fresh(self, value: Array) -> State:
-        from polygrad.array.functions import FUNCTIONS  # noqa: PLC0415  beside its one use
-
         return {"step": 0, **{k: FUNCTIONS["zeros_like"](value) for k in self.slots}}
 
     def _own_gradients(self) -> dict[str, Array]:
@@ -214,7 +232,7 @@ class Optimizer:
             for name, several in found.items():
                 total, *rest = several.values()
                 for gradient in rest:
-                    total = total + gradient  # type: ignore[operator]  operators are made from the op table
+                    total = FUNCTIONS["add"](total, gradient)
                 out[name] = total
         return out
 
@@ -251,7 +269,9 @@ class Optimizer:
 
     def _loaded(self, parameter: Array, state: Mapping[str, Any]) -> State:
         wanted = dtypes.float32 if parameter.dtype.itemsize < dtypes.float32.itemsize else parameter.dtype
-        arrays = {k: asarray(state[k]).detach().astype(wanted, copy=False).to_device(parameter.device) for k in self.slots}
+        arrays = {
+            k: asarray(state[k]).detach().astype(wanted, copy=False).to_device(parameter.device) for k in self.slots
+        }
         return {"step": int(state["step"]), **arrays}
 
     def _misfits(self, saved: Mapping[str, Any]) -> list[str]:
@@ -261,7 +281,9 @@ class Optimizer:
             return ["its groups hold other parameters"]
         faults = []
         for group in saved["groups"]:
-            faults += [f"it has a hyper-parameter {k!r}, which is unknown here" for k in group if k not in self.groups[0]]
+            faults += [
+                f"it has a hyper-parameter {k!r}, which is unknown here" for k in group if k not in self.groups[0]
+            ]
         members = {name: p for name, p, _ in self._members()}
         for name, state in saved["state"].items():
             if name not in members:

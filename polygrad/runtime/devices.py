@@ -12,8 +12,8 @@ from polygrad.driver import counters
 from polygrad.driver.binding import Device, open_device
 from polygrad.driver.loader import REGISTRY
 from polygrad.driver.types import Ref
-from polygrad.errors import OutOfBounds
-from polygrad.runtime.memory import Buffer, Pool
+from polygrad.errors import DeviceError, OutOfBounds
+from polygrad.runtime.memory import Buffer, Pool, Storage
 from polygrad.schedule.emit import LABEL_SHIFT
 
 _STATUS_BYTES = 16
@@ -81,7 +81,11 @@ def _out_of_bounds(index: int, op: str, sizes: tuple[int, ...], trace: Any) -> O
     if op == "take a label":
         number = index + LABEL_SHIFT if index < -LABEL_SHIFT // 2 else index
         return OutOfBounds(f"cannot {op}{where}: it is {number}, but there are {sizes[0]} classes; it must be in [0, {sizes[0]})")
-    size = next((n for n in sizes if not -n <= index < n), sizes[0])
+    guilty = [n for n in sizes if not -n <= index < n] or list(sizes)
+    if len(set(guilty)) > 1:
+        listed = " or ".join(map(str, guilty))
+        return OutOfBounds(f"cannot {op}{where}: index {index} is out of range for an axis of size {listed}")
+    size = guilty[0]
     return OutOfBounds(
         f"cannot {op}{where}: index {index} is out of range for an axis of size {size}; it must be in [{-size}, {size})"
     )
@@ -107,14 +111,29 @@ def state(name: str) -> State:
         If there is no such device, or it cannot be opened.
     """
     found = _states.get(name)
-    if found is not None:
+    if found is not None and found.device is REGISTRY.devices.get(name):
         return found
     device = open_device(REGISTRY, name)
     with _lock:
         found = _states.get(device.name)
         if found is None or found.device is not device:
+            if found is not None:
+                found.pool.closed = True
+                reopened.add(device.name)
             found = _states[device.name] = State(device)
     return found
+
+
+reopened: set[str] = set()  # devices that were closed and opened again: arrays of their earlier life may be about
+
+
+def check_alive(found: State, storage: Storage) -> None:
+    """Raise DeviceError if memory belongs to an earlier life of a device, which was closed."""
+    if storage.buffer is not None and storage.buffer.pool is not found.pool:
+        raise DeviceError(
+            f"cannot use an array of {found.name} that is older than the device: it was closed and opened again, "
+            "and what was on it is lost; make the array anew"
+        )
 
 
 def states() -> list[State]:

@@ -13,7 +13,7 @@ from polygrad import shapes
 from polygrad.driver.types import Ref
 from polygrad.errors import DTypeError
 from polygrad.graph.node import Node
-from polygrad.runtime.devices import State, state, states
+from polygrad.runtime.devices import State, check_alive, reopened, state, states
 from polygrad.runtime.memory import Buffer, Storage
 from polygrad.schedule import Fused, Library, Operand, Plan, plan
 
@@ -62,6 +62,9 @@ def _realize_on(found: State, asked: list[Node]) -> None:
     if not asked:
         return
     order, leaves = _walk(asked)
+    if found.name in reopened:
+        for leaf in leaves:
+            check_alive(found, leaf.storage)
     offered, retained, flags = _held(order, asked)
     key = _key(order, leaves, flags)
     program = found.plans.get(key)

@@ -9,7 +9,7 @@ from polygrad.errors import DTypeError
 from polygrad.graph.node import RECORDING, Node, apply
 from polygrad.ops.creation import buffer as buffer_op
 from polygrad.ops.elementwise import astype
-from polygrad.runtime.devices import State, state
+from polygrad.runtime.devices import State, check_alive, state
 from polygrad.runtime.memory import Buffer, Storage
 from polygrad.runtime.realize import realize
 
@@ -81,6 +81,7 @@ def download(node: Node, into: memoryview) -> None:
     with found.lock:
         if source.aval.size:
             storage = source.storage
+            check_alive(found, storage)
             ref = Ref(storage.buffer.handle, storage.offset, source.aval.shape, storage.strides, source.dtype.name)
             found.device.launch_op("read", (), (ref,), {"into": into})
         found.check()
@@ -96,6 +97,7 @@ def view(node: Node) -> tuple[memoryview, Buffer | None, int]:
         storage = node.storage
         if storage.buffer is None:
             return memoryview(b""), None, 0
+        check_alive(found, storage)
         memory = found.device.view(storage.buffer.handle, storage.buffer.nbytes)
     assert memory is not None  # noqa: S101  the device declares host memory
     return memory, storage.buffer, storage.offset

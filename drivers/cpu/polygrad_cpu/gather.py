@@ -13,8 +13,16 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 _report_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    """Make a new lock: a thread that does not exist in the child may have held the old one."""
+    global _report_lock  # noqa: PLW0603  the child's lock
+    _report_lock = threading.Lock()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_report_lock._at_fork_reinit)  # type: ignore[attr-defined]
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Gather:

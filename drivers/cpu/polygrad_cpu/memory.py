@@ -5,6 +5,7 @@ Here: allocation with a limit, alignment, adoption. Not here: pooling, which is 
 
 import os
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ class Memory:
         self.total = total
         self.used = 0
         self.lock = threading.Lock()
+        _accounts.add(self)
 
     def allocate(self, nbytes: int) -> Array:
         """Return *nbytes* bytes, aligned.
@@ -89,6 +91,19 @@ class Memory:
     def info(self) -> MemoryInfo:
         """Return free and total bytes."""
         return MemoryInfo(min(self.total - self.used, available_memory(self.total)), self.total)
+
+
+_accounts: weakref.WeakSet[Memory] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Make new locks: a thread that does not exist in the child may have held an old one."""
+    for account in _accounts:
+        account.lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def adopt(memory: memoryview) -> Array:

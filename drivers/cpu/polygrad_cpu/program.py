@@ -55,7 +55,7 @@ class _Plans:
         self.offsets = tuple(i for i, name in enumerate(kernel.int_names) if name.endswith(".o"))
 
     def find(self, ints: tuple[int, ...]) -> Run:
-        """Return the plan for *ints*. Each step on a dict is atomic; threads that meet here make a plan twice at worst."""
+        """Return the plan for *ints*. Each step on a dict is atomic; threads that meet here make a plan twice."""
         run = self.older.pop(ints, None) or self.make(ints)
         if len(self.recent) >= PLANS:
             self.older = dict(self.recent)

@@ -19,8 +19,8 @@ Reducer = Callable[[Array, Array], None]
 UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 SHORT = 64  # a run of memory of fewer elements is short
-GROUP = 128  # rows that are added to each other in turn; more would lose digits
-LONG = 2048  # the run that short ones are joined to
+GROUP = 64  # rows that are added to each other in turn; more would lose digits
+LONG = 512  # the run that short ones are joined to
 SOME = 16  # slices that are combined one by one
 LEAST = 256  # elements of a slice for which that pays
 WORTH = 8192  # elements from which joining pays
@@ -53,7 +53,7 @@ def reducer(kind: str, shape: tuple[int, ...], block: tuple[int, ...], axes: tup
         return lambda a, out: plain(np.broadcast_to(a, wide), out)
     count, size = math.prod(wide[k] for k in axes), math.prod(wide)
     if kind == "sum" and axes and wide[axes[0]] > 2 * GROUP and math.prod(wide[axes[0] + 1 :]) >= SHORT:
-        plain = _in_groups(plain, axes)
+        return _in_groups(axes)
     moving = [k for k in range(len(wide)) if wide[k] > 1]
     outer = [k for k in moving if k in axes]
     if len(outer) == 1 and count <= SOME and size // count >= LEAST:
@@ -66,7 +66,7 @@ def reducer(kind: str, shape: tuple[int, ...], block: tuple[int, ...], axes: tup
     return _joined(ufunc, plain, count, run)
 
 
-def _in_groups(plain: Reducer, axes: tuple[int, ...]) -> Reducer:
+def _in_groups(axes: tuple[int, ...]) -> Reducer:
     """Add up groups of rows first, then the groups: NumPy adds rows one after the other, however many there are."""
     first, *others = axes
     inside = (first + 1, *(k + 1 for k in others))
@@ -75,9 +75,12 @@ def _in_groups(plain: Reducer, axes: tuple[int, ...]) -> Reducer:
         n = a.shape[first] // GROUP * GROUP
         head, tail = a[(slice(None),) * first + (slice(n),)], a[(slice(None),) * first + (slice(n, None),)]
         groups = head.reshape(*a.shape[:first], -1, GROUP, *a.shape[first + 1 :])  # a view: one axis becomes two
-        plain_sum = np.add.reduce(groups, inside, a.dtype)
-        plain_sum = np.add.reduce(plain_sum.reshape(*a.shape[:first], -1, *out.shape[first + 1 :]), first, a.dtype)
-        np.add(plain_sum.reshape(out.shape), np.add.reduce(tail, axes, a.dtype).reshape(out.shape), out)
+        sums = np.add.reduce(groups, inside, a.dtype, keepdims=True)
+        total = np.add.reduce(sums, first, a.dtype, keepdims=True)
+        if n < a.shape[first]:
+            np.add(total.reshape(out.shape), np.add.reduce(tail, axes, a.dtype, keepdims=True), out)
+        else:
+            out[...] = total.reshape(out.shape)
 
     return reduce
 
@@ -114,7 +117,7 @@ def _joined(ufunc: np.ufunc, plain: Reducer, count: int, run: int) -> Reducer:
             plain(a, out)
             return
         flat = a.reshape(-1)
-        long = ufunc.reduce(flat[:length].reshape(rows, join * run), 0, flat.dtype)
+        long = _rows(ufunc, flat[:length].reshape(rows, join * run))
         if run == 1 and ufunc is np.add:
             found = np.add.reduce(long, 0, flat.dtype)  # pairwise
         else:
@@ -129,6 +132,15 @@ def _joined(ufunc: np.ufunc, plain: Reducer, count: int, run: int) -> Reducer:
         out[...] = np.reshape(found, out.shape)
 
     return reduce
+
+
+def _rows(ufunc: np.ufunc, a: Array) -> Array:
+    """Reduce the rows of *a*, group by group."""
+    n = len(a) // GROUP * GROUP
+    if n <= GROUP:
+        return np.asarray(ufunc.reduce(a, 0, a.dtype))
+    found = ufunc.reduce(ufunc.reduce(a[:n].reshape(-1, GROUP, a.shape[1]), 1, a.dtype), 0, a.dtype)
+    return np.asarray(found if n == len(a) else ufunc(found, ufunc.reduce(a[n:], 0, a.dtype)))
 
 
 class Pile:

@@ -103,7 +103,24 @@ def test_a_full_sum_is_as_accurate_as_a_pairwise_one():
     assert abs(float(out[0]) - exact) / exact < 4e-7
 
 
-@pytest.mark.parametrize("shape", [(100_000, 3), (3, 100_000), (50_000, 1), (1, 50_000), (4097, 33), (300, 400)])
+def test_a_sum_of_columns_does_not_add_row_after_row():
+    n = 1 << 19
+    x = np.random.default_rng(1).random((n, 8), dtype=np.float32)
+    out = np.zeros((8, 64), np.float32)
+    wide = np.repeat(x[: n // 8], 8, axis=1)
+    kernel = kernel_of(
+        1, 1, [View(0, "float32", (1, None)), View(1, "float32", (1, 0))],
+        [Instr("load", "float32", (), 0), Instr("reduce", "float32", (0,), "sum")], [Store(1, 1)],
+    )  # fmt: skip
+    for a in (x, wide):
+        run(kernel, [a, out], (a.shape[1], len(a), 0, a.shape[1], 0))
+        exact = a.sum(0, dtype=np.float64)
+        assert np.abs(out.reshape(-1)[: a.shape[1]] - exact).max() / exact.max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    "shape", [(100_000, 3), (3, 100_000), (50_000, 1), (1, 50_000), (4097, 33), (300, 400), (1031, 90)]
+)
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
 @pytest.mark.parametrize("kind", ["sum", "max", "min", "prod"])
 def test_blocks_of_every_shape_are_reduced_right(shape, axes, kind):

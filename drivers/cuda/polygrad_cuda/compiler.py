@@ -2,7 +2,7 @@
 
 Here: compiling and loading. Not here: where the text comes from, launching.
 
-NVRTC is called with options of our own, not through `cupy.RawModule`: that one adds ``-ftz=true``, which flushes float32
+NVRTC is called with options of our own, not through `cupy.RawModule`: that one adds ``-ftz=true``, flushing float32
 subnormals to zero.
 """
 

@@ -229,7 +229,7 @@ class CudaDriver(DriverBase):
         return found
 
     def scratch_memory(self, nbytes: int) -> int:
-        """Return the address of memory that the next launches may use; the stream is in order, so all share one block."""
+        """Return memory that the next launches may use; the stream is in order, so all share one block."""
         if nbytes > self._scratch_bytes:
             if self._scratch:
                 self.runtime.free(self._scratch)  # waits for its users
@@ -238,7 +238,7 @@ class CudaDriver(DriverBase):
             self._scratch_bytes = nbytes
         return self._scratch
 
-    def launch(  # noqa: PLR0913, PLR0917  a launch has that many parts
+    def launch(
         self,
         source: str,
         name: str,
@@ -279,7 +279,7 @@ class CudaDriver(DriverBase):
             self.launch(sources.PHILOX, "philox", grid, (256, 1, 1), slots, values)
 
     def op_scatter_add(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
-        """Sums of rows by index; see `row_sums.py`."""
+        """Add up rows by index; see `row_sums.py`."""
         with self.vendor_calls("adding up rows"):
             scatter_add(self, outs[0], ins[0], ins[1], attrs)
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polygrad.driver import Instr, Kernel, Ref, Store, View
+from polygrad.driver.render.addressing import Argument
 from polygrad.driver.render.collapse import collapse
 from polygrad.driver.render.dialect import CUDA, argument_value
-from polygrad.driver.render.gpu_style import Argument, Choice, GpuLimits, Source, Stage, choose_gpu, render_gpu
+from polygrad.driver.render.gpu_style import Choice, GpuLimits, Source, Stage, choose_gpu, render_gpu
 from polygrad_cuda.launching import Launcher
 
 if TYPE_CHECKING:
@@ -107,7 +108,9 @@ class FusedKernel:
             (*stage.block, 1),
             [slot(argument) for argument in stage.arguments],
             fixed=fixed,
-            varying=sorted((i for i in range(len(stage.arguments)) if i not in fixed), key=lambda i: order(stage.arguments[i])),
+            varying=sorted(
+                (i for i in range(len(stage.arguments)) if i not in fixed), key=lambda i: order(stage.arguments[i])
+            ),
             stream=self.driver.stream,
         ).call
 

@@ -2,7 +2,7 @@
 
 Here: argument blocks and launches. Not here: which kernel is launched, or how it was made.
 
-CUDA takes an array of addresses, one an argument, and copies what they point to before the launch returns. So the block is
+CUDA takes an array of addresses, one an argument, and copies what they point to before it returns. So the block is
 laid out once, in slots of eight bytes, and only what changes is written again.
 """
 
@@ -69,7 +69,9 @@ class Launcher:
         arguments = ctypes.addressof(addresses)
         head = (function, *grid, *block, shared, stream, arguments, 0)
 
-        def call(*values: Any, _kept: Any = addresses) -> None:  # CUDA sees addresses alone: they live as long as `call`
+        def call(
+            *values: Any, _kept: Any = addresses
+        ) -> None:  # CUDA sees addresses alone: they live as long as `call`
             pack(storage, 0, *values)
             launch(*head)
 

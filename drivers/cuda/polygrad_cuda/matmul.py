@@ -2,7 +2,8 @@
 
 Here: handles, workspaces and calls. Not here: how strides become flags (`matmul_plan.py`), the integer kernel's text.
 
-float32 means float32: TF32 is used only if the caller asks. float16 and bfloat16 accumulate in float32. The library's own
+float32 means float32: TF32 is used only if the caller asks. float16 and bfloat16 accumulate in float32. The
+library's own
 array functions are not used, because CuPy refuses them while a stream is being captured.
 """
 
@@ -115,9 +116,7 @@ class MatrixProducts:
             *head, b, code, b_leading, sb, a, code, a_leading, sa, zero, c, code, n, sc, count, compute, -1
         )
 
-    def _pointers(  # noqa: PLR0913, PLR0917  the last three are the operands of every `Call`
-        self, p: Plan, table: "np.ndarray[Any, Any]", precision: str, out: Ref, a: Ref, b: Ref
-    ) -> None:
+    def _pointers(self, p: Plan, table: "np.ndarray[Any, Any]", precision: str, out: Ref, a: Ref, b: Ref) -> None:
         code, compute, one, zero = self._numbers(out.dtype, precision)
         bases = np.array([r.handle + r.offset * ITEMSIZE[r.dtype] for r in (a, b, out)], np.uint64)
         addresses, count = table + bases[:, None], table.shape[1]

@@ -1,9 +1,11 @@
 """From strided operands to the arguments of cuBLAS: pure arithmetic on shapes and strides.
 
-Here: which operand needs a flag, a leading dimension or a copy, and how batch axes fold. Not here: any device, any library.
+Here: which operand needs a flag, a leading dimension or a copy, and how batch axes fold. Not here: any device, any
+library.
 
 cuBLAS is column-major. A row-major product C = A @ B is the column-major product C' = B' A' of the same memory, so the
-operands are swapped and nothing is copied. An operand whose rows or columns are contiguous is taken as it is, with a flag.
+operands are swapped and nothing is copied. An operand whose rows or columns are contiguous is taken as it is, with a
+flag.
 """
 
 from typing import NamedTuple

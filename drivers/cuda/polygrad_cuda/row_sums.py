@@ -2,7 +2,8 @@
 
 Here: the order of the steps. Not here: the kernels' text (`sources.py`).
 
-Indices are checked and sorted, stably; then each row's values stand together in their order and are added up by blocks of a
+Indices are checked and sorted, stably; then each row's values stand together in their order and are added up by
+blocks of a
 fixed length. An atomic add would be shorter and would round differently from run to run.
 """
 
@@ -37,7 +38,8 @@ def scatter_add(driver: "CudaDriver", out: Ref, index: Ref, values: Ref, attrs: 
         )  # fmt: skip
         order = driver.sorted_order(keys, count, scratch)
         blocks = -(-count // RUN)
-        kept = 8 if out.dtype == "float64" or ("float" not in out.dtype and size == 8) else max(4, size)  # noqa: PLR2004
+        wide = out.dtype == "float64" or ("float" not in out.dtype and size > 4)  # noqa: PLR2004  bytes
+        kept = 8 if wide else 4
         head, tail = scratch.take(kept * blocks * width), scratch.take(kept * blocks * width)
         text = row_sums(out.dtype, UNSIGNED[size])
         grid = (blocks, -(-width // THREADS), 1)

@@ -2,7 +2,8 @@
 
 Here: taking and giving back. Not here: the blocks of arrays, which the core pools.
 
-The blocks come from CUDA's stream-ordered allocator: giving back is queued behind the kernels that use them, and nobody waits.
+The blocks come from CUDA's stream-ordered allocator: giving back is queued behind the kernels that use them, and
+nobody waits.
 """
 
 from types import TracebackType

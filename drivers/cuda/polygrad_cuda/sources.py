@@ -61,8 +61,8 @@ extern "C" __global__ void __launch_bounds__(256) philox(
 # Bad indices are clamped, so that no address leaves the rows; the first one is written to the status word.
 ROW_INDICES = """
 extern "C" __global__ void __launch_bounds__(256) indices(
-    const long long* __restrict__ index, long long stride, long long count, long long rows, long long* __restrict__ keys,
-    int* __restrict__ status, int tag)
+    const long long* __restrict__ index, long long stride, long long count, long long rows,
+    long long* __restrict__ keys, int* __restrict__ status, int tag)
 {
     const long long j = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (j >= count) return;
@@ -78,7 +78,8 @@ extern "C" __global__ void __launch_bounds__(256) indices(
 """
 
 # Rows of one key follow each other in sorted order, so each key is one run of positions and one row of the sum. A block
-# walks RUN positions: a run that lies inside is stored; of one that crosses a border the parts go to `head` (it began before
+# walks RUN positions: a run that lies inside is stored; of one that crosses a border the parts go to `head` (it
+# began before
 # the block) and `tail` (it goes on after it), and `join` adds them up, always in the same order.
 ROW_SUMS = """
 LOAD_AND_STORE
@@ -129,7 +130,8 @@ static __device__ TYPE store(SUM x) { return (TYPE)x; }
 """
 _HALF = """
 static __device__ float load(unsigned short x) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x)); return f; }
-static __device__ unsigned short store(float f) { unsigned short x; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(x) : "f"(f)); return x; }
+static __device__ unsigned short store(float f) {
+    unsigned short x; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(x) : "f"(f)); return x; }
 """
 _BFLOAT = """
 static __device__ float load(unsigned short x) { return __int_as_float((int)((unsigned int)x << 16)); }

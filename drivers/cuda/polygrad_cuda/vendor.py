@@ -1,6 +1,7 @@
 """CuPy, imported when a device is opened, and the translation of its errors into the waist's.
 
-Here: the one place that imports CuPy and knows CUDA's error numbers. Not here: memory, kernels, anything that is launched.
+Here: the one place that imports CuPy and knows CUDA's error numbers. Not here: memory, kernels, anything that is
+launched.
 """
 
 import importlib
@@ -86,8 +87,8 @@ def translated(error: Exception, device: str, doing: str) -> DriverError:
     status = int(getattr(error, "status", 0))
     if status in STICKY:
         return DeviceLost(
-            f"{device} is lost: {STICKY[status]} ({_says(error)}), noticed while {doing}; nothing on it can be read any "
-            "more, start a new process"
+            f"{device} is lost: {STICKY[status]} ({_says(error)}), noticed while {doing}; nothing on it can be read "
+            "any more, start a new process"
         )
     return LaunchError(f"{device} failed while {doing}: {_says(error)}")
 

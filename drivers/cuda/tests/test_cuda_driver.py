@@ -1,6 +1,7 @@
-"""The cuda driver: what can be tested without a GPU, and, where there is one, memory, ops, errors and what a launch costs.
+"""The cuda driver: what can be tested without a GPU, and with one memory, ops, errors and what a launch costs.
 
-Here: the driver alone, called through its methods. Not here: fused kernels' results on all dtypes, which the conformance suite owns.
+Here: the driver alone, called through its methods. Not here: fused kernels' results on all dtypes, which the
+conformance suite owns.
 """
 
 import importlib.util
@@ -367,6 +368,30 @@ def test_subnormals_survive(host):
     source, out = host.put(x), host.empty((2,), "float32")
     host.driver.prepare_fused(kernel)((source.handle, out.handle), (2, 0, 0), ())
     np.testing.assert_array_equal(host.get(out), x + x)
+
+
+def test_addresses_beyond_31_bits(host):
+    n = (1 << 31) + 4099
+    body = (
+        Instr("iota", "int64", (), 0), Instr("const", "int64", (), 127), Instr("bitwise_and", "int64", (0, 1)),
+        Instr("cast", "int8", (2,)),
+    )  # fmt: skip
+    kernel = Kernel(1, 0, ("int8",), (View(0, "int8", (1,)),), (), body, (Store(3, 0),))
+    out = host.driver.allocate(n)
+    host.blocks.append(out)
+    host.driver.prepare_fused(kernel)((out,), (n, 0), ())
+    for start in (0, (1 << 31) - 8, n - 16):
+        got = host.get(Ref(out, start, (16,), (1,), "int8"))
+        np.testing.assert_array_equal(got, np.arange(start, start + 16) & 127)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float64"])
+def test_a_transposed_copy_goes_through_tiles(host, dtype):
+    base = np.random.default_rng(8).integers(0, 99, (3, 70, 90)).astype(dtype)
+    view = base.swapaxes(1, 2)
+    out = host.empty(view.shape, dtype)
+    host.driver.op_copy((out,), (host.put(view),), {})
+    np.testing.assert_array_equal(host.get(out), view)
 
 
 def test_a_refused_text_is_a_compile_error(gpu):

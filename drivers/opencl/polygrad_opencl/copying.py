@@ -24,7 +24,7 @@ def joined(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, 
     """Return the axes of a view as (extent, stride), those that run on into each other joined, none of extent 1.
 
     >>> joined((2, 3, 4), (12, 4, 1)), joined((2, 3, 4), (12, 8, 2)), joined((1, 5), (9, 0))
-    ([(24, 1)], [(2, 12), (3, 8), (4, 2)], [(5, 0)])
+    ([(24, 1)], [(2, 12), (12, 2)], [(5, 0)])
     """
     axes: list[tuple[int, int]] = []
     for extent, stride in zip(shape, strides, strict=True):
@@ -57,7 +57,7 @@ class Copies:
         """Copy *source* into *out*."""
         dtype = SAME_BITS[out.dtype]
         axes = joined(source.shape, source.strides)
-        if not axes or axes[0][1] == 1:
+        if not axes or (len(axes) == 1 and axes[0][1] == 1):
             count = axes[0][0] if axes else 1
             self._block(out, source, count * SIZES[dtype], SIZES[dtype])
             return

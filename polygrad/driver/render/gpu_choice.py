@@ -16,13 +16,16 @@ from polygrad.driver.render.collapse import extent_products
 from polygrad.driver.render.gpu_schedule import words_between_passes
 from polygrad.driver.render.gpu_values import varying
 
-Strategy = Literal["elementwise", "rows", "columns"]
+Strategy = Literal["elementwise", "tiles", "rows", "columns"]
 VECTOR_BYTES = 16
 FLAT_THREADS = 128
 COLUMN_THREADS = 256
 MOST_LANES = 512  # of a row whose values are kept: two groups a multiprocessor, each with room for registers
 REGISTERS = 64  # 32-bit registers a work-item may spend on kept values and sums
 WARP = 32
+EVEN_CHUNKS = 16  # the most vectors a lane for which every number, not only powers of two, is a form of its own
+TILE = 32  # rows and columns of a tile of two parallel axes
+TILE_BYTES = 24 * 1024  # of shared memory for all tiles of a group
 WARP_ROW = 1024  # elements of a row that one warp takes
 LANE_ELEMENTS = 16  # elements of a longer row that a lane takes, while a group is not full
 
@@ -42,8 +45,10 @@ class Variant:
 
     Attributes
     ----------
-    strategy : "elementwise", "rows" or "columns"
-        Whether vectors lie along parallel axes without any reduction, along the reduced axes, or across them.
+    strategy : "elementwise", "tiles", "rows" or "columns"
+        Whether vectors lie along parallel axes without any reduction (in tiles of two of them, or not), along the
+        reduced
+        axes, or across them.
     stores : tuple of int
         The positions of the kernel's stores that this function performs.
     width, vectors
@@ -56,6 +61,8 @@ class Variant:
         Every vector of every lane exists; no bounds need be tested.
     splits
         The reduced axes are divided over groups; one launch a level.
+    tiled, across
+        For tiles: the loads that run along another parallel axis than the stores, and that axis.
     """
 
     strategy: Strategy
@@ -67,6 +74,8 @@ class Variant:
     chunks: int
     exact: bool
     splits: bool = False
+    tiled: tuple[int, ...] = ()
+    across: int = -1
 
 
 @dataclass(frozen=True)
@@ -112,6 +121,11 @@ def possible(kernel: Kernel, ints: Sequence[int], limits: GpuLimits = GpuLimits(
     facts = Facts(kernel, ints, limits)
     groups = store_groups(kernel, ints)
     seen = {chosen.variants}
+    if not kernel.reduced:
+        tiles = tuple(form for stores in groups if (form := facts.tiles(stores, least=2)) is not None)
+        if len(tiles) == len(groups) and tiles not in seen:
+            seen.add(tiles)
+            yield replace(chosen, variants=tiles)
     for strategy in ("rows", "columns") if kernel.reduced else ("elementwise",):
         for vector in (True, False):
             for splits in (False, True):
@@ -156,7 +170,7 @@ class Facts:
     def variant(self, stores: tuple[int, ...]) -> Variant:
         """Return the best form for some of the stores."""
         if not self.kernel.reduced:
-            return self.form("elementwise", stores)
+            return self.tiles(stores) or self.form("elementwise", stores)
         partial = any(self.kernel.views[self.kernel.stores[k].view].partial for k in stores)
         strategy: Strategy = "rows" if partial or not self._across() else "columns"
         return self.form(strategy, stores, splits=None)
@@ -226,7 +240,7 @@ class Facts:
 
     def _elementwise(self, stores: tuple[int, ...], width: int, vectors: tuple[bool, ...], *, chunked: bool) -> Variant:
         total = self.rows // width
-        heavy = len(self.kernel.body) * width > 160  # noqa: PLR2004  statements a point, beyond which text is not doubled
+        heavy = len(self.kernel.body) * width > 160  # noqa: PLR2004  statements a point; not doubled beyond
         fills = total >= 2 * FLAT_THREADS * 8 * self.limits.multiprocessors
         chunks = 2 if chunked and fills and not heavy and width < 16 else 1  # noqa: PLR2004
         if chunks > 1 and width == 1 and len(self.kernel.body) <= 40:  # noqa: PLR2004  as many bytes under way as with vectors
@@ -234,6 +248,34 @@ class Facts:
         threads = min(FLAT_THREADS, self.limits.threads, max(WARP, above(total)))
         exact = total % (threads * chunks) == 0
         return Variant("elementwise", stores, width, vectors, 1, threads, chunks, exact)
+
+    def tiles(self, stores: tuple[int, ...], least: int = TILE // 2) -> Variant | None:
+        """Return the form in tiles of two axes of *least* indices or more, or None if nothing is to be transposed."""
+        along = self.kernel.parallel - 1
+        if along < 1 or self.extents[along] < least:
+            return None
+        loads: dict[int, list[int]] = {}
+        for n, instr in enumerate(self.kernel.body):
+            if instr.op != "load" or instr.args or instr.guard >= 0 or self.kernel.views[instr.attr].window:
+                continue
+            strides = self.strides[instr.attr]
+            axis = next((k for k in range(along) if strides[k] == 1 and self.extents[k] >= least), -1)
+            if axis >= 0 and abs(strides[along]) > 1:
+                loads.setdefault(axis, []).append(n)
+        if not loads:
+            return None
+        across = max(loads, key=lambda k: len(loads[k]))
+        tiled, held = [], 0
+        for n in loads[across]:
+            held += TILE * (TILE + 1) * ITEMSIZE[self.kernel.body[n].dtype]
+            if held <= min(TILE_BYTES, self.limits.shared_bytes):
+                tiled.append(n)
+        if not tiled or self.limits.threads < TILE:
+            return None
+        lanes = min(8, self.limits.threads // TILE)
+        exact = self.extents[along] % TILE == 0 and self.extents[across] % TILE == 0
+        none = (False,) * len(self.kernel.views)
+        return Variant("tiles", stores, 1, none, lanes, TILE, TILE // lanes, exact, tiled=tuple(tiled), across=across)
 
     def _rows(
         self, stores: tuple[int, ...], width: int, vectors: tuple[bool, ...], *, splits: bool | None, chunked: bool
@@ -260,14 +302,17 @@ class Facts:
         words = self._words(stores)
         repeats = self._repeats(stores)
         if self.points <= WARP_ROW:
-            # A lane with one vector has too little under way; but lanes that store need neighbours to write whole lines.
+            # A lane with one vector has too little under way; but lanes that store need neighbours to write whole
+            # lines.
             stores_full = any(self.places[self.kernel.stores[k].value].full for k in stores)
             lanes = min(WARP, above(-(-steps // (2 if stores_full else max(2, 8 // width)))), most)
         else:
             lanes = min(most, max(2 * WARP, above(-(-self.points // LANE_ELEMENTS))), MOST_LANES if repeats else 256)
         while lanes < most and above(-(-steps // lanes)) * width * words > _registers(lanes):
             lanes *= 2
-        chunks = above(-(-steps // lanes))
+        each = -(-steps // lanes)
+        # A row that divides evenly, such as 768 elements over 32 lanes, is taken exactly; others go into buckets.
+        chunks = each if steps % lanes == 0 and each <= EVEN_CHUNKS else above(each)
         if chunks * width * words <= _registers(lanes):
             return lanes, chunks
         # Rows that are read again and again: few of them at a time, so that they stay in the cache.

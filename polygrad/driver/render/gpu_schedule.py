@@ -145,7 +145,7 @@ class _Scheduler:
         return kept
 
     def _worth_keeping(self, banned: set[int]) -> set[int]:
-        """Return the values to keep rather than compute again: loads, or what their only user makes of them, and dear ones."""
+        """Return the values worth keeping: loads, or what their only user makes of them, and dear ones."""
         full = [n for n in self.needed if self.places[n].full]
         worth = {n for n in full if self.kernel.body[n].op == "load" or self.kernel.body[n].op in EXPENSIVE}
         for n in full:
@@ -157,7 +157,7 @@ class _Scheduler:
         return worth - banned
 
     def _stands_for(self, m: int, n: int) -> bool:
-        """Whether value *m* can be kept in the place of the load *n*: as small, as early, and of nothing else that is loaded."""
+        """Whether value *m* can stand for the load *n*: as small, as early, and made of nothing else that is loaded."""
         instr = self.kernel.body[m]
         if instr.op not in ("where", "cast") or self._words(m) > self._words(n):
             return False
@@ -201,7 +201,8 @@ class _Scheduler:
         fresh = self._fresh(level, known)
         loads = [n for n in fresh if self._is_early(n)]
         words = sum(self._words(n) for n in {*loads, *kept})
-        # Even a load that nothing keeps goes through an array if it fits: all loads of a pass are then under way together.
+        # Even a load that nothing keeps goes through an array if it fits: all loads of a pass are then under way
+        # together.
         early = loads if self.elements and words * self.elements <= self.registers else [n for n in loads if n in kept]
         here = [store for at, store in self.stores if at == level]
         return Pass(

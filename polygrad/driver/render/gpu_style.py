@@ -1,6 +1,6 @@
 """Kernels for GPUs: many work-items, vectors of 16 bytes, rows kept in registers.
 
-Here: what a driver calls. Not here: decisions (`gpu_choice.py`), bodies (`gpu_elementwise.py`, `gpu_reduction.py`),
+Here: what a driver calls. Not here: decisions (`gpu_choice.py`), bodies (`gpu_elementwise.py`, `gpu_tiles.py`, `gpu_reduction.py`),
 compilers, launches.
 
 How a driver uses it::
@@ -30,9 +30,10 @@ from polygrad.driver.ir import Kernel
 from polygrad.driver.render.addressing import Addressing, Argument, named_ints
 from polygrad.driver.render.dialect import Dialect
 from polygrad.driver.render.expressions import Expressions
-from polygrad.driver.render.gpu_choice import Choice, GpuLimits, Variant, choose_gpu, possible
+from polygrad.driver.render.gpu_choice import TILE, Choice, GpuLimits, Variant, choose_gpu, possible
 from polygrad.driver.render.gpu_elementwise import elementwise_body
 from polygrad.driver.render.gpu_reduction import SCRATCH_BYTES, Reduction
+from polygrad.driver.render.gpu_tiles import tiles_body
 
 __all__ = ["Choice", "Geometry", "GpuLimits", "Launch", "Source", "Stage", "choose_gpu", "possible", "render_gpu"]
 
@@ -94,6 +95,9 @@ class Source:
         return Geometry(tuple(launches), scratch)
 
     def _groups(self, variant: Variant, rows: int, named: dict[str, int]) -> int:
+        if variant.strategy == "tiles":
+            along, across = named[f"n{self.kernel.parallel - 1}"], named[f"n{variant.across}"]
+            return rows // (along * across) * -(-along // TILE) * -(-across // TILE)
         for k in variant.stores:
             view = self.kernel.stores[k].view
             if self.kernel.views[view].partial:
@@ -175,6 +179,9 @@ def _render_variant(
         has_work = True
         if variant.strategy == "elementwise":
             values = elementwise_body(at, write, variant)
+            body = str(values.out)
+        elif variant.strategy == "tiles":
+            values, shared = tiles_body(at, write, variant)
             body = str(values.out)
         else:
             reduction = Reduction(at, write, variant)

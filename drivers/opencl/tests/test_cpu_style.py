@@ -1,0 +1,109 @@
+"""Random kernels in the CPU style, every plan of them, against the oracle on an OpenCL device.
+
+Here: the renderer `polygrad.driver.render.cpu_style`, many kernels a program since a build takes PoCL half a second.
+Not here: the driver's own choices (`test_opencl_driver.py`).
+"""
+
+import math
+import os
+
+import numpy as np
+import pytest
+from polygrad_conformance.random_kernels import compare, random_case
+
+from polygrad.driver import DriverUnavailable
+from polygrad.driver.render import cpu_plan, cpu_style
+from polygrad.driver.render.collapse import collapse
+from polygrad.driver.render.dialect import OPENCL, argument_value
+from polygrad.driver.render.expressions import Expressions
+
+THOROUGH = bool(os.environ.get("POLYGRAD_TEST_THOROUGH"))
+ITEMS, PARTS, BATCH = 5, 3, 10
+MEMORY = ("buffer", "scratch", "local")
+
+
+@pytest.fixture(scope="module")
+def session():
+    pytest.importorskip("pyopencl", reason="not run: needs pyopencl")
+    from polygrad_opencl import devices
+    from polygrad_opencl.session import Session
+
+    try:
+        return Session(devices.find_device(0), "opencl:0")
+    except DriverUnavailable:
+        pytest.skip("not run: needs an OpenCL device")
+
+
+def plans(kernel, ints, most):
+    """The chosen plan, then others that must give the same: each vector axis, no vectors, split walks, kept rows."""
+    found = [cpu_style.plan(kernel, ints, ITEMS, OPENCL)]
+    partial = any(view.partial for view in kernel.views)
+    walks = cpu_plan.walks(kernel)
+    for axis in range(kernel.parallel if partial else 0, kernel.rank if walks else kernel.parallel):
+        for width in (cpu_plan.vector_width(kernel), 1):
+            plan = cpu_style.Plan(axis, width)
+            found.append(plan)
+            if walks and not partial:
+                found.append(plan._replace(split=True))
+            if axis >= kernel.parallel and cpu_plan.kept_values(kernel):
+                found.append(plan._replace(kept=True))
+    rest = sorted(set(found[1:]) - {found[0]})
+    chosen = np.random.default_rng(len(rest)).permutation(len(rest))[: most - 1]
+    return [found[0], *(rest[i] for i in chosen)]
+
+
+def sizes_of(kernel, plan, ints):
+    """The sizes of a launch; a split one in three parts, however short the walk, which leaves some parts empty."""
+    sizes = cpu_style.sizes(kernel, plan, ints, ITEMS)
+    if plan.split:
+        slots = sizes.scratch // (sizes.parts * math.prod(ints[: kernel.parallel]))
+        sizes = sizes._replace(parts=PARTS, scratch=PARTS * math.prod(ints[: kernel.parallel]) * slots)
+    return sizes
+
+
+def launch(session, program, stages, sizes, handles, ints, scalars):
+    cl = session.cl
+    scratch = session.scratch(sizes.scratch) if sizes.scratch else None
+    for stage in stages:
+        dtypes = [None if a.kind in MEMORY else np.dtype(a.dtype) for a in stage.arguments]
+        extra = {"extra": [sizes.parts], "scratch": [scratch], "local": [cl.LocalMemory(n) for n in sizes.local]}
+        last = [extra[a.kind][a.position] for a in stage.arguments if a.kind in extra]
+        program.kernel(stage.name, dtypes)(session.queue, (ITEMS,), (1,), *handles, *ints, *scalars, *last)
+
+
+@pytest.mark.parametrize("first", range(0, 360 if THOROUGH else 20, BATCH))
+def test_random_kernels_agree_with_the_oracle_in_every_plan(session, first):
+    cl = session.cl
+    write = Expressions(OPENCL)
+    texts, work = [], []
+    for seed in range(first, first + BATCH):
+        case = random_case(seed)
+        kernel, ints = collapse(case.kernel, case.ints)
+        for number, plan in enumerate(plans(kernel, ints, 4 if THOROUGH else 3)):
+            text, stages = cpu_style.functions(kernel, plan, write, f"seed{seed}_{number}")
+            texts.append(text)
+            work.append((case, kernel, ints, plan, stages))
+    program = session.store.program(OPENCL.prelude + write.helpers() + "".join(texts))
+    for case, kernel, ints, plan, stages in work:
+        fresh = case.fresh()
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+        handles = [cl.Buffer(session.context, flags, hostbuf=array.view(np.uint8)) for array in fresh]
+        scalars = [argument_value(v, dtype) for v, dtype in zip(case.scalars, kernel.scalars, strict=True)]
+        launch(session, program, stages, sizes_of(kernel, plan, ints), handles, ints, scalars)
+        for handle, array in zip(handles, fresh, strict=True):
+            cl.enqueue_copy(session.queue, array.view(np.uint8), handle)
+        compare(case, fresh)
+    program.saved |= {stage.name for *_, stages in work for stage in stages}
+    session.store.save(program)
+
+
+def test_a_kernel_without_vectors_is_plain_c():
+    case = random_case(0)
+    kernel, ints = collapse(case.kernel, case.ints)
+    from polygrad.driver.render.dialect import C99
+
+    plan = cpu_style.plan(kernel, ints, ITEMS, C99)
+    assert plan.width == 1
+    source = cpu_style.render(kernel, plan, C99)
+    assert "vload" not in source.text and "barrier" not in source.text
+    assert "const long long item, const long long items" in source.text
