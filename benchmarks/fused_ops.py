@@ -1,13 +1,14 @@
 """The fused operations of a transformer, written from polygrad's primitives, against PyTorch and the memory floor.
 
-Here: RMSNorm, SwiGLU, causal softmax and cross-entropy forward and backward, and an AdamW step, float32, random data, one device.
-Not here: CPU workloads against many peers (`cpu_ops.py`), hand-made kernels (`gpu_kernels.py`).
+Here: RMSNorm, SwiGLU, causal softmax and cross-entropy forward and backward, and an AdamW step, float32, random data,
+one device. Not here: CPU workloads against many peers (`cpu_ops.py`), hand-made kernels (`gpu_kernels.py`).
 
     python benchmarks/fused_ops.py --device cuda:0 [--scale 1] [--json out.json]
 
-Times are medians over rounds of the wall time of one iteration, in a loop of several that ends with a synchronisation. The floor is the
-fewest bytes moved (each input read once, each output written once, forward and backward apart) over the bandwidth of a device copy
-measured in the same run. PyTorch runs the same maths op by op ("eager") on the same device where it can.
+Times are medians over rounds of the wall time of one iteration, in a loop of several that ends with a synchronisation.
+The floor is the fewest bytes moved (each input read once, each output written once, forward and backward apart) over
+the bandwidth of a device copy measured in the same run. PyTorch runs the same maths op by op ("eager") on the same
+device where it can.
 """
 
 import argparse
@@ -101,7 +102,10 @@ def bandwidth(elements: int) -> float:
 
 
 def torch_times(device: str, sizes: dict[str, Any], loop: int) -> dict[str, float]:
-    """Return PyTorch's eager times of the same maths on the same device; empty where PyTorch or the device is missing."""
+    """Return PyTorch's eager times of the same maths on the same device.
+
+    Empty where PyTorch or the device is missing.
+    """
     try:
         import torch
     except ImportError:
@@ -161,14 +165,23 @@ def main() -> None:
     options = parser.parse_args()
     pg.set_device(options.device)
     k = options.scale
-    sizes = {"norm": (max(1, 8 // k), 1024, 4096), "scores": (8, max(1, 32 // k), 1024, 1024), "logits": (8192 // k, 32000)}
+    sizes = {
+        "norm": (max(1, 8 // k), 1024, 4096),
+        "scores": (8, max(1, 32 // k), 1024, 1024),
+        "logits": (8192 // k, 32000),
+    }
     copy = bandwidth((1 << 26) // k)
     print(f"{options.device}: a copy moves {copy / 1e9:.0f} GB/s")
     rows = {}
 
     def row(name: str, run: Callable[[], Any], nbytes: float) -> None:
         seconds, counts = measure(run, options.loop)
-        rows[name] = {"ms": seconds * 1e3, "floor_ms": nbytes / copy * 1e3, "launches": counts.total, "builds": counts.builds}
+        rows[name] = {
+            "ms": seconds * 1e3,
+            "floor_ms": nbytes / copy * 1e3,
+            "launches": counts.total,
+            "builds": counts.builds,
+        }
 
     size = 4.0 * np.prod(sizes["norm"])
     x, w, g = normal(*sizes["norm"]), normal(sizes["norm"][-1]), normal(*sizes["norm"])

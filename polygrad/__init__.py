@@ -1,7 +1,10 @@
-"""polygrad: arrays of the Array API standard that differentiate themselves and run on any device somebody wrote a driver for.
+"""polygrad.
 
-Here: the public names, once. Not here: any code. Read in this order: `array/object.py` (what users hold), `graph/node.py` (what it
-stands for), `ops/table.py` (what can be done), `schedule/fuse.py` (what becomes one kernel), `runtime/realize.py` (when it runs),
+Arrays of the Array API standard that differentiate themselves and run on any device somebody wrote a driver for.
+
+Here: the public names, once.
+Not here: any code. Read in this order: `array/object.py` (what users hold), `graph/node.py` (what it stands for),
+`ops/table.py` (what can be done), `schedule/fuse.py` (what becomes one kernel), `runtime/realize.py` (when it runs),
 `driver/hookspecs.py` (what a device must do).
 """
 
@@ -97,5 +100,6 @@ def __getattr__(name: str) -> Any:
 __all__ = sorted(
     name
     for name in (*globals(), *_LAZY)
-    if not name.startswith("_") and name not in ("TYPE_CHECKING", "Any", "array", "ops", "graph", "schedule", "runtime", "driver")
+    if not name.startswith("_")
+    and name not in ("TYPE_CHECKING", "Any", "array", "ops", "graph", "schedule", "runtime", "driver")
 )

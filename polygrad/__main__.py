@@ -1,6 +1,7 @@
 """``python -m polygrad``.
 
-Here: the call. Not here: the commands (`polygrad.cli`).
+Here: the call.
+Not here: the commands (`polygrad.cli`).
 """
 
 import sys

@@ -1,7 +1,8 @@
 """Dtypes, their kinds, and the promotion rules of the Array API standard.
 
 Here: dtype objects (`numpy.dtype` instances; bfloat16 from ml_dtypes), categories, promotion, weak Python scalars.
-Not here: any array, any device. This module is one of the few places of polygrad that imports numpy: for the objects alone.
+Not here: any array, any device. This module is one of the few places of polygrad that imports numpy: for the objects
+alone.
 """
 
 import functools
@@ -98,7 +99,9 @@ def promote(a: DType, b: DType) -> DType:
 
 
 def weak(scalar: bool | int | float, dtype: DType, default_int: DType = int64, default_float: DType = float64) -> DType:
-    """Return the dtype of a result of a Python *scalar* and an array of *dtype*: the array's, unless the kind is higher.
+    """Return the dtype of a result of a Python *scalar* and an array of *dtype*.
+
+    The array's, unless the kind is higher.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Every exception that polygrad raises, and the sentence that each one says.
 
-Here: classes only. A class that can own its wording takes facts and writes the sentence, so that the sentence
-exists once; the general ones (`ShapeError`, `DTypeError`, `GradError`) are given theirs by the rule that found the fault.
+Here: classes only. A class that can own its wording takes facts and writes the sentence, so that the sentence exists
+once; the general ones (`ShapeError`, `DTypeError`, `GradError`) are given theirs by the rule that found the fault.
 Not here: the checks themselves.
 
     PolygradError

@@ -1,9 +1,10 @@
 """Train two classifiers of handwritten digits with the same code on every device, and compare the devices.
 
-Here: the demo behind ``./dev demo``: models, the training loop, the table, the verdict. Not here: anything that polygrad itself needs.
+Here: the demo behind ``./dev demo``: models, the training loop, the table, the verdict. Not here: anything that
+polygrad itself needs.
 
-Data: the 1,797 scanned digits of 8 x 8 pixels that scikit-learn ships. All random numbers (weights, shuffling, dropout) come from
-``pg.random``, which gives the same bits on every device, so the loss curves differ by rounding alone.
+Data: the 1,797 scanned digits of 8 x 8 pixels that scikit-learn ships. All random numbers (weights, shuffling, dropout)
+come from ``pg.random``, which gives the same bits on every device, so the loss curves differ by rounding alone.
 """
 
 import argparse
@@ -130,12 +131,14 @@ def verdict(results: Sequence[Result]) -> list[str]:
     for r in results:
         if r.accuracy < WANTED:
             faults.append(
-                f"{r.job} on {r.device} got {r.accuracy:.1%} of the test images right; at least {WANTED:.0%} were expected."
+                f"{r.job} on {r.device} got {r.accuracy:.1%} of the test images right; at least {WANTED:.0%} were "
+                "expected."
             )
         apart = difference(r, _reference(results, r))
         if not apart <= TOLERANCE:
             faults.append(
-                f"{r.job} on {r.device} has losses up to {apart:.1e} away from {_reference(results, r).device}'s; at most {TOLERANCE:.0e} were expected."
+                f"{r.job} on {r.device} has losses up to {apart:.1e} away from {_reference(results, r).device}'s; at "
+                f"most {TOLERANCE:.0e} were expected."
             )
     return faults
 

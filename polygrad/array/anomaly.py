@@ -1,6 +1,7 @@
 """Anomaly detection: every value and every gradient checked as it is made.
 
-Here: `detect_anomaly`, and the sweep with its checks. Not here: anything that runs when nobody detects.
+Here: `detect_anomaly`, and the sweep with its checks.
+Not here: anything that runs when nobody detects.
 """
 
 import contextlib
@@ -83,5 +84,6 @@ def _check_finite(value: Node, culprit: Node, direction: str) -> None:
         where = f"{culprit.trace[0]}:{culprit.trace[1]}, in {culprit.trace[2]}" if culprit.trace else "an unknown line"
         what = "value" if direction == "forward" else "gradient"
         raise GradError(
-            f"{direction} anomaly: the {what} of {culprit.spec.op.name.rstrip('_')} {culprit.aval!r}, made at {where}, holds a NaN or an infinity"
+            f"{direction} anomaly: the {what} of {culprit.spec.op.name.rstrip('_')} {culprit.aval!r}, made at "
+            f"{where}, holds a NaN or an infinity"
         )

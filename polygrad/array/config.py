@@ -1,6 +1,7 @@
 """Which device new arrays go to, and the default dtypes that follow from it.
 
-Here: the process-wide device, the per-thread override, default dtypes. Not here: opening devices (the runtime).
+Here: the process-wide device, the per-thread override, default dtypes.
+Not here: opening devices (the runtime).
 """
 
 import contextlib
@@ -28,7 +29,8 @@ def set_device(device: str) -> str:
     Parameters
     ----------
     device : str
-        A driver's name and a number, such as ``"opencl:0"``; without a number the first; ``"auto"`` for the best that opens.
+        A driver's name and a number, such as ``"opencl:0"``; without a number the first; ``"auto"`` for the best that
+        opens.
 
     Raises
     ------
@@ -49,7 +51,10 @@ def set_device(device: str) -> str:
 
 
 def get_device() -> str:
-    """Return the device that new arrays go to: the innermost `device(...)` block's, else `set_device`'s, else ``POLYGRAD_DEVICE``."""
+    """Return the device that new arrays go to.
+
+    The innermost `device(...)` block's, else `set_device`'s, else ``POLYGRAD_DEVICE``.
+    """
     found = _local.device or _process[0]
     if found is None:
         found = _process[0] = state(os.environ.get("POLYGRAD_DEVICE", FALLBACK)).name

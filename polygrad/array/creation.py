@@ -1,6 +1,7 @@
 """Arrays of foreign data.
 
-Here: asarray, from_dlpack, astype, can_cast, result_type. Not here: zeros and their like, which are ops of the table.
+Here: asarray, from_dlpack, astype, can_cast, result_type.
+Not here: zeros and their like, which are ops of the table.
 """
 
 from typing import Any
@@ -25,7 +26,8 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     device : str, optional
         The wanted device; an Array stays on its own.
     copy : bool, optional
-        None copies foreign memory, so that later writes to it do not matter. False takes it as it is, and raises if the device cannot.
+        None copies foreign memory, so that later writes to it do not matter. False takes it as it is, and raises if the
+        device cannot.
 
     Raises
     ------
@@ -100,7 +102,9 @@ def _from_array(obj: Array, wanted: dtypes.DType | None, device: Any, copy: bool
     if wanted is not None and wanted is not out.dtype:
         out, moved = out.astype(wanted), True
     if copy is False and moved:
-        raise ValueError(f"cannot make {wanted or obj.dtype.name} on {device or obj.device} of this array without a copy")
+        raise ValueError(
+            f"cannot make {wanted or obj.dtype.name} on {device or obj.device} of this array without a copy"
+        )
     return out.astype(out.dtype) if copy and not moved else out
 
 
@@ -114,7 +118,9 @@ def _adopt(obj: Any, wanted: dtypes.DType | None, name: str) -> Array:
         raise ValueError(f"cannot make {wanted.name} of {array.dtype} without a copy")
     node = interchange.adopt_numpy(array, name)
     if node is None:
-        raise ValueError(f"{name} cannot use this memory without a copy: it must be contiguous host memory on a host device")
+        raise ValueError(
+            f"{name} cannot use this memory without a copy: it must be contiguous host memory on a host device"
+        )
     return Array(node)
 
 
@@ -136,7 +142,9 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
         if node is not None:
             return Array(node)
         if copy is False:
-            raise ValueError(f"{name} cannot use this memory without a copy: it must be contiguous host memory on a host device")
+            raise ValueError(
+                f"{name} cannot use this memory without a copy: it must be contiguous host memory on a host device"
+            )
     return Array(interchange.from_numpy(array, name, None))
 
 

@@ -35,7 +35,9 @@ def realize(*trees: Any) -> Any:
 
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
-    """Compute op by op within a block of this thread: errors of a device come at the line that made them; nothing is fused.
+    """Compute op by op within a block of this thread: errors of a device come at the line that made them.
+
+    Nothing is fused.
 
     >>> import polygrad as pg
     >>> with pg.eager():
@@ -72,7 +74,10 @@ def synchronize(device: str | None = None) -> None:
 
 
 def memory_stats(device: str | None = None) -> dict[str, int]:
-    """Return bytes in use by arrays, bytes held from the driver, the peak in use, and the number of driver allocations."""
+    """Return bytes in use by arrays, bytes held from the driver, the peak in use.
+
+    And the number of driver allocations.
+    """
     return state(resolve(device)).pool.stats()
 
 

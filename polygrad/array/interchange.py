@@ -1,6 +1,7 @@
 """Values in and out: NumPy, Python lists, printing.
 
-Here: the one module of the array layer that imports numpy. Not here: memory and launches (the runtime).
+Here: the one module of the array layer that imports numpy.
+Not here: memory and launches (the runtime).
 """
 
 from typing import Any
@@ -18,10 +19,18 @@ def from_numpy(value: Any, device: str, dtype: dtypes.DType | None) -> Node:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise ShapeError(f"cannot make an array of {type(value).__name__}: its rows have different lengths ({error})") from None
+        raise ShapeError(
+            f"cannot make an array of {type(value).__name__}: its rows have different lengths ({error})"
+        ) from None
     if array.dtype == object or array.dtype.kind in "SUVMm" and array.dtype != dtypes.bfloat16:
         raise DTypeError(f"cannot make an array of dtype {array.dtype}: polygrad has {', '.join(dtypes.BY_NAME)}")
-    if dtype is not None and not is_numpy(value) and array.size and dtypes.KINDS[dtype] == "int" and array.dtype.kind in "iu":
+    if (
+        dtype is not None
+        and not is_numpy(value)
+        and array.size
+        and dtypes.KINDS[dtype] == "int"
+        and array.dtype.kind in "iu"
+    ):
         for extreme in (int(array.min()), int(array.max())):
             convert_scalar(extreme, dtype)  # Python ints do not wrap
     array = array.astype(dtype or dtypes.as_dtype(array.dtype), copy=False)

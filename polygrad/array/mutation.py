@@ -34,7 +34,8 @@ def assign(target: Array, key: Any, value: Any) -> None:
     found = basic_slices(key, node.shape)
     if found is None:
         raise DTypeError(
-            f"cannot assign at {key!r}: keys are ints, slices, Ellipsis and None; for others build the array with pg.where(...)"
+            f"cannot assign at {key!r}: keys are ints, slices, Ellipsis and None; for others build the array with "
+            "pg.where(...)"
         )
     starts, steps, sizes, shape = found
     put = operand(value, node) if not isinstance(value, (list, tuple)) else as_node(value)
@@ -44,7 +45,9 @@ def assign(target: Array, key: Any, value: Any) -> None:
     try:
         wide = F.broadcast_to(put, shape)
     except ShapeError:
-        raise ShapeError(f"cannot assign shape {list(put.shape)} to a place of shape {list(shape)}: it must broadcast to it") from None
+        raise ShapeError(
+            f"cannot assign shape {list(put.shape)} to a place of shape {list(shape)}: it must broadcast to it"
+        ) from None
     back = slice_.vjp[0]  # type: ignore[index]
     assert back is not None  # noqa: S101  slices are differentiable
     block = F.reshape_(wide, sizes)

@@ -1,6 +1,7 @@
 """What the Array API standard wants to know of a namespace.
 
-Here: dtype inspection and ``__array_namespace_info__``. Not here: functions on arrays.
+Here: dtype inspection and ``__array_namespace_info__``.
+Not here: functions on arrays.
 """
 
 from typing import Any

@@ -22,8 +22,9 @@ from polygrad.runtime.realize import ALWAYS, active_mask, realize
 class Array:
     """An n-dimensional array on a device, lazily computed and differentiable.
 
-    Made by `asarray`, `zeros` and their like, never by this class. Arithmetic follows the Array API standard; Python scalars adapt to
-    the array's dtype. Nothing is computed until a value is looked at (printing, `numpy()`, `float()`, `realize()`).
+    Made by `asarray`, `zeros` and their like, never by this class. Arithmetic follows the Array API standard; Python
+    scalars adapt to the array's dtype. Nothing is computed until a value is looked at (printing, `numpy()`, `float()`,
+    `realize()`).
 
     Examples
     --------
@@ -38,8 +39,6 @@ class Array:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._grad: Array | None = None
-
-    # ---- what it is ---------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -75,7 +74,9 @@ class Array:
     def T(self) -> "Array":  # noqa: N802  the Array API's name
         """The transpose of a matrix, as a view."""
         if self.ndim != 2:  # noqa: PLR2004  a matrix has two axes
-            raise ShapeError(f"cannot transpose shape {list(self.shape)} by .T: it takes two axes; use .mT or permute_dims")
+            raise ShapeError(
+                f"cannot transpose shape {list(self.shape)} by .T: it takes two axes; use .mT or permute_dims"
+            )
         return Array(F.permute_(self._node, (1, 0)))
 
     @property
@@ -99,8 +100,6 @@ class Array:
         body = interchange.text(self._node, "Array(")
         tail = ", requires_grad=True" if self.requires_grad else ""
         return f"Array({body}, dtype={self.dtype.name}, device={self.device!r}{tail})"
-
-    # ---- values --------------------------------------------------------------------------------------------
 
     def realize(self) -> "Array":
         """Compute the value now; return self."""
@@ -131,13 +130,16 @@ class Array:
     def _may_leave(self, how: str) -> None:
         if self.requires_grad:
             raise GradError(
-                f"{how} of an array that needs gradients would leave the recording: use .detach() first, or .item() for a number"
+                f"{how} of an array that needs gradients would leave the recording: use .detach() first, or .item() "
+                "for a number"
             )
 
     def item(self) -> bool | int | float:
         """Return the only element as a Python number."""
         if self.size != 1:
-            raise ShapeError(f"item() takes an array of one element, this one has shape {list(self.shape)}; use .tolist()")
+            raise ShapeError(
+                f"item() takes an array of one element, this one has shape {list(self.shape)}; use .tolist()"
+            )
         return interchange.to_numpy(self._node).reshape(()).item()  # type: ignore[no-any-return]
 
     def tolist(self) -> Any:
@@ -146,7 +148,9 @@ class Array:
 
     def _zero_d(self, what: str) -> Any:
         if self.ndim:
-            raise TypeError(f"{what}() takes a 0-d array, this one has shape {list(self.shape)}; use .item() or .tolist()")
+            raise TypeError(
+                f"{what}() takes a 0-d array, this one has shape {list(self.shape)}; use .item() or .tolist()"
+            )
         return self.item()
 
     def __float__(self) -> float:
@@ -157,7 +161,9 @@ class Array:
 
     def __bool__(self) -> bool:
         if self.size != 1:
-            raise ValueError(f"the truth of an array of shape {list(self.shape)} is ambiguous: use pg.any(x) or pg.all(x)")
+            raise ValueError(
+                f"the truth of an array of shape {list(self.shape)} is ambiguous: use pg.any(x) or pg.all(x)"
+            )
         return bool(self.item())
 
     def __index__(self) -> int:
@@ -165,11 +171,12 @@ class Array:
             raise TypeError(f"only integer arrays are an index, this one is {self.dtype.name}")
         return int(self._zero_d("int"))
 
-    # ---- gradients ---------------------------------------------------------------------------------------------
-
     @property
     def requires_grad(self) -> bool:
-        """Whether gradients are recorded for this array. Setting it makes the array a leaf, or an ordinary array again."""
+        """Whether gradients are recorded for this array. Setting it makes the array a leaf.
+
+        Or an ordinary array again.
+        """
         return bool(self._node.mask & active_mask())
 
     @requires_grad.setter
@@ -201,7 +208,9 @@ class Array:
     @grad.setter
     def grad(self, value: "Array | None") -> None:
         if value is not None and value.shape != self.shape:
-            raise ShapeError(f"cannot set a gradient of shape {list(value.shape)} on an array of shape {list(self.shape)}")
+            raise ShapeError(
+                f"cannot set a gradient of shape {list(value.shape)} on an array of shape {list(self.shape)}"
+            )
         self._grad = value
 
     def backward(self, gradient: "Array | None" = None, *, retain_graph: bool = False) -> None:
@@ -217,7 +226,8 @@ class Array:
         Raises
         ------
         GradError
-            If the array is not a scalar and no *gradient* is given, if it needs no gradients, or if its graph was freed.
+            If the array is not a scalar and no *gradient* is given, if it needs no gradients, or if its graph was
+            freed.
 
         Examples
         --------
@@ -253,8 +263,6 @@ class Array:
         def __invert__(self) -> "Array": ...
 
         def __getattr__(self, name: str) -> Any: ...  # a method for each function whose first operand is the array
-
-    # ---- elsewhere, otherwise ----------------------------------------------------------------------------------
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> "Array":
         """Return this array on *device*; gradients flow back. On its own device it is itself."""
@@ -317,7 +325,10 @@ def make_leaf(value: Node, mask: int, dtype: dtypes.DType) -> Node:
 
 
 def as_node(value: Any, device: str | None = None) -> Any:
-    """Return an Array's node, a NumPy array as a node on *device*, a NumPy scalar as a Python number, anything else as it is."""
+    """Return an Array's node, a NumPy array as a node on *device*, a NumPy scalar as a Python number.
+
+    Anything else as it is.
+    """
     if isinstance(value, Array):
         return value._node
     if isinstance(value, (bool, int, float)) and type(value) in (bool, int, float):
@@ -426,5 +437,3 @@ def scalar_array(value: bool | int | float, dtype: dtypes.DType, device: str) ->
     node = scalar(value, dtype)
     node.device = device
     return Array(node)
-
-

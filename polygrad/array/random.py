@@ -1,6 +1,7 @@
 """Random numbers: ``pg.random``. Counter-based (Philox-4x32-10): the same seed gives the same bits on every device.
 
-Here: the seed, the global counter, and the functions that draw. Not here: the distributions, which are ops (`ops/randomness.py`).
+Here: the seed, the global counter, and the functions that draw.
+Not here: the distributions, which are ops (`ops/randomness.py`).
 
 A draw takes its counter when it is recorded, under one lock; when it is computed does not matter.
 """
@@ -162,7 +163,8 @@ def bits(shape: Any = (), *, device: Any = None) -> Array:
 def permutation(n: int, *, device: Any = None) -> Array:
     """Return 0 .. n - 1 in random order, as int64.
 
-    The order is that of the process's stream, computed on the host: a shuffled list of indices is small and is asked for rarely.
+    The order is that of the process's stream, computed on the host: a shuffled list of indices is small and is asked
+    for rarely.
     """
     from polygrad.array.creation import asarray  # noqa: PLC0415  built on the same modules
 

@@ -1,6 +1,7 @@
 """Giving a handle a new value: what optimisers, loaders and running statistics do.
 
-Here: `rebind`, which keeps leaves leaves. Not here: writing to parts of an array (`mutation.py`), when it is allowed (the callers).
+Here: `rebind`, which keeps leaves leaves.
+Not here: writing to parts of an array (`mutation.py`), when it is allowed (the callers).
 """
 
 from polygrad.array.object import Array
@@ -29,7 +30,8 @@ def rebind(target: Array, value: Array) -> Array:
     """
     if value.shape != target.shape:
         raise ShapeError(
-            f"cannot assign a value of shape {list(value.shape)} to an array of shape {list(target.shape)}: the shapes must be equal"
+            f"cannot assign a value of shape {list(value.shape)} to an array of shape {list(target.shape)}: the shapes "
+            "must be equal"
         )
     node = value.detach()._node if value.dtype is target.dtype else F.astype(value.detach()._node, target.dtype)
     if node.storage is None and value.dtype is target.dtype:
@@ -41,6 +43,7 @@ def rebind(target: Array, value: Array) -> Array:
         target._become_leaf(node)
     else:
         raise GradError(
-            "cannot assign to an array that was computed from others that need gradients: assign to a leaf, or detach() it"
+            "cannot assign to an array that was computed from others that need gradients: assign to a leaf, or "
+            "detach() it"
         )
     return target

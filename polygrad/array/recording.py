@@ -1,7 +1,7 @@
 """Recording for differentiation: grad mode, recordings, `backward`.
 
-Here: what users switch, and what puts gradients into `.grad`. One mechanism serves tapes, `backward` and the transforms: a bit in the
-nodes' masks for each recording.
+Here: what users switch, and what puts gradients into `.grad`. One mechanism serves tapes, `backward` and the
+transforms: a bit in the nodes' masks for each recording.
 Not here: the sweep itself (`autograd`), tapes (`tape.py`), the transforms (`transforms.py`).
 """
 
@@ -58,9 +58,6 @@ def is_grad_enabled() -> bool:
     return RECORDING.enabled
 
 
-# ---- backward ------------------------------------------------------------------------------------------------
-
-
 def seed_for(output: Array, gradient: Array | None) -> Node:
     """Return the cotangent to start a backward pass of *output* from."""
     if dtypes.KINDS[output.dtype] != "float":
@@ -68,14 +65,17 @@ def seed_for(output: Array, gradient: Array | None) -> Node:
     if gradient is None:
         if output.size != 1:
             raise GradError(
-                f"cannot start backward from an array of shape {list(output.shape)}: only a scalar has a gradient without a seed; "
+                f"cannot start backward from an array of shape {list(output.shape)}: only a scalar has a gradient "
+                "without a seed; "
                 f"pass gradient=... of that shape, or reduce it, by .sum() say"
             )
         one = F.full_of(1.0, output._node)
         one.device = output.device
         return one  # type: ignore[no-any-return]
     if gradient.shape != output.shape:
-        raise ShapeError(f"cannot seed an array of shape {list(output.shape)} with a gradient of shape {list(gradient.shape)}")
+        raise ShapeError(
+            f"cannot seed an array of shape {list(output.shape)} with a gradient of shape {list(gradient.shape)}"
+        )
     return F.astype(gradient._node, output.dtype)  # type: ignore[no-any-return]
 
 
@@ -84,7 +84,8 @@ def backward(output: Array, gradient: Array | None, retain_graph: bool) -> None:
     seed = seed_for(output, gradient)
     if not output._node.mask & ALWAYS:
         raise GradError(
-            "cannot go backward: no array that this one was computed from has requires_grad=True, or it was computed in no_grad()"
+            "cannot go backward: no array that this one was computed from has requires_grad=True, or it was "
+            "computed in no_grad()"
         )
     before, RECORDING.enabled = RECORDING.enabled, False
     try:
@@ -103,9 +104,6 @@ def deposit(leaf: Node, gradient: Node) -> None:
     if owner is not None:
         old = owner._grad
         owner._grad = Array(gradient if old is None else F.add(old._node, gradient))
-
-
-# ---- recordings -----------------------------------------------------------------------------------------------
 
 
 _bits = threading.Lock()
@@ -137,11 +135,11 @@ def private_leaves(arrays: Sequence[Array], bit: int) -> list[Array]:
     for x in arrays:
         leaf = F.alias(x._node) if RECORDING.enabled else make_leaf(x._node, 0, x.dtype)
         if dtypes.KINDS[x.dtype] != "float":
-            raise GradError(f"{x.dtype.name} arrays have no gradients: only float dtypes do; convert with .astype('float32')")
+            raise GradError(
+                f"{x.dtype.name} arrays have no gradients: only float dtypes do; convert with .astype('float32')"
+            )
         leaf.mask |= bit
         if x._node.storage is not None:
             leaf.storage = x._node.storage
         out.append(Array(leaf))
     return out
-
-

@@ -157,7 +157,9 @@ class Tape:
         """Add the gradients of *loss* to the `.grad` of the leaves, as `Array.backward` does."""
         seed = seed_for(loss, grad)
         if not loss._node.mask & ALWAYS:
-            raise GradError("cannot go backward: the tape has recorded nothing that leads to this array; watch its inputs first")
+            raise GradError(
+                "cannot go backward: the tape has recorded nothing that leads to this array; watch its inputs first"
+            )
         with no_grad():
             found, passed = swept([(loss._node, seed)], ALWAYS, self._remember)
             for node, gradient in found.items():
@@ -177,7 +179,10 @@ class Tape:
             On a second call, unless the tape is persistent.
         """
         if self._used and not self._persistent:
-            raise GradError("this tape has given its gradient already and freed the graph: make it with persistent=True to ask again")
+            raise GradError(
+                "this tape has given its gradient already and freed the graph: make it with persistent=True to ask "
+                "again"
+            )
         self._used = True
         grads: dict[Node, Node] = {}
         if target._node.mask & ALWAYS:

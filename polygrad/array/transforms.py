@@ -32,7 +32,9 @@ def _zeros_like(x: Array) -> Array:
     return Array(node)
 
 
-def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+def value_and_grad(
+    f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
     """Return a function that gives *f*'s value and its gradient.
 
     Parameters
@@ -89,10 +91,14 @@ def _watch(args: Sequence[Any], numbers: Sequence[int], bit: int) -> tuple[list[
     rebuilds = []
     for k in numbers:
         if not -len(args) <= k < len(args):
-            raise GradError(f"cannot differentiate by argument {k}: the function was called with {len(args)} positional arguments")
+            raise GradError(
+                f"cannot differentiate by argument {k}: the function was called with {len(args)} positional arguments"
+            )
         leaves, rebuild = flatten(args[k])
         if not leaves:
-            raise GradError(f"cannot differentiate by argument {k}: {args[k]!r} holds no arrays; convert it with pg.asarray(...)")
+            raise GradError(
+                f"cannot differentiate by argument {k}: {args[k]!r} holds no arrays; convert it with pg.asarray(...)"
+            )
         private = private_leaves(leaves, bit)
         call[k] = rebuild(private)
         watched += private
@@ -126,7 +132,9 @@ def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool 
 
 
 def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Return *f*'s value at *primals* and the pull-back: from a cotangent (a tree like the value) to a tuple, one for each primal.
+    """Return *f*'s value at *primals* and the pull-back.
+
+    From a cotangent (a tree like the value) to a tuple, one for each primal.
 
     >>> import polygrad as pg
     >>> value, pull = pg.vjp(lambda x: x * x, pg.asarray([1.0, 2.0]))
@@ -199,7 +207,9 @@ def stop_gradient(x: Any) -> Any:
     return map_tree(lambda a: a.detach(), x)
 
 
-def _call(outputs: list[Array], inputs: list[Array], pull: Callable[[list[Array | None]], Sequence[Any]]) -> list[Array]:
+def _call(
+    outputs: list[Array], inputs: list[Array], pull: Callable[[list[Array | None]], Sequence[Any]]
+) -> list[Array]:
     """Return *outputs* as results of one call whose derivative by *inputs* is *pull*."""
 
     def rule(cotangents: list[Node | None]) -> list[Node | None]:
@@ -257,8 +267,8 @@ def _is_float(x: Array) -> bool:
 class custom_vjp:  # noqa: N801  used as a decorator, like a function
     """A function with a derivative of your own.
 
-    ``f.defvjp(forward, backward)``: *forward* takes the arguments and returns (value, saved); *backward* takes (saved, cotangent) and
-    returns a tuple with one gradient (or None) for each argument.
+    ``f.defvjp(forward, backward)``: *forward* takes the arguments and returns (value, saved); *backward* takes (saved,
+    cotangent) and returns a tuple with one gradient (or None) for each argument.
 
     Examples
     --------
@@ -283,7 +293,9 @@ class custom_vjp:  # noqa: N801  used as a decorator, like a function
     def __call__(self, *args: Any) -> Any:
         """Apply the function."""
         if self._rules is None:
-            raise GradError(f"{self._f.__name__} is a custom_vjp without a derivative: call its defvjp(forward, backward) first")
+            raise GradError(
+                f"{self._f.__name__} is a custom_vjp without a derivative: call its defvjp(forward, backward) first"
+            )
         forward, backward = self._rules
         inputs, _ = flatten(list(args))
         with no_grad():
@@ -295,7 +307,9 @@ class custom_vjp:  # noqa: N801  used as a decorator, like a function
             found = backward(saved, rebuild(full))
             found = found if isinstance(found, tuple) else (found,)
             if len(found) != len(args):
-                raise GradError(f"the backward rule of {self._f.__name__} returned {len(found)} gradients for {len(args)} arguments")
+                raise GradError(
+                    f"the backward rule of {self._f.__name__} returned {len(found)} gradients for {len(args)} arguments"
+                )
             grads: list[Any] = []
             for g, a in zip(found, args, strict=True):
                 leaves, _ = flatten(a)
@@ -303,5 +317,3 @@ class custom_vjp:  # noqa: N801  used as a decorator, like a function
             return grads
 
         return rebuild(_call(outputs, inputs, pull))
-
-

@@ -1,6 +1,7 @@
 """Trees of arrays: dicts, lists, tuples, dataclasses and modules with arrays at their leaves.
 
-Here: flattening, mapping, rebuilding. Not here: what is done with the leaves.
+Here: flattening, mapping, rebuilding.
+Not here: what is done with the leaves.
 """
 
 import dataclasses

@@ -1,6 +1,7 @@
 """Forward mode: tangents pushed along the graph, by the table's jvp rules.
 
-Here: `push`, from graph to graph. Not here: reverse mode, any value.
+Here: `push`, from graph to graph.
+Not here: reverse mode, any value.
 """
 
 from polygrad.autograd.reverse import Call
@@ -59,7 +60,10 @@ def _of_op(node: Node, tangents: dict[Node, Node]) -> Node | None:
 
 
 def _of_call(node: Node, tangents: dict[Node, Node]) -> Node | None:
-    """Push through a written derivative: the transpose of the pull-back, which is linear, taken by reverse mode itself."""
+    """Push through a written derivative.
+
+    The transpose of the pull-back, which is linear, taken by reverse mode itself.
+    """
     call = node.leaf
     have = [(p, tangents[p]) for p in call.inputs if p in tangents]
     if not have:

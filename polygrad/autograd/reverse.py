@@ -1,6 +1,7 @@
 """Reverse mode: one backward sweep, as a function from graph to graph.
 
-Here: `sweep`, which walks nodes from the outputs to what is watched and applies the table's vjp rules; the result is more graph.
+Here: `sweep`, which walks nodes from the outputs to what is watched and applies the table's vjp rules; the result is
+more graph.
 Not here: the rule of any op, any value, any device; whose `.grad` receives what, which the array layer decides.
 """
 
@@ -20,7 +21,9 @@ class Call:
 
     __slots__ = ("count", "inputs", "vjp")
 
-    def __init__(self, inputs: tuple[Node, ...], count: int, vjp: Callable[[list[Node | None]], Iterable[Node | None]]) -> None:
+    def __init__(
+        self, inputs: tuple[Node, ...], count: int, vjp: Callable[[list[Node | None]], Iterable[Node | None]]
+    ) -> None:
         self.inputs = inputs
         self.count = count
         self.vjp = vjp
@@ -114,7 +117,8 @@ def _watched(outputs: list[Node], mask: int) -> list[Node]:
 
 def _spent(node: Node) -> GradError:
     return GradError(
-        f"cannot go backward through {node.spec.op.name.rstrip('_')} a second time: the first backward has freed its graph; "
+        f"cannot go backward through {node.spec.op.name.rstrip('_')} a second time: the first backward has "
+        "freed its graph; "
         f"call that one with retain_graph=True"
     )
 
@@ -140,7 +144,9 @@ def _add(arrived: dict[Node, Node], node: Node, part: Node) -> None:
     arrived[node] = part if have is None else F.add(have, part)
 
 
-def _finish_calls(calls: dict[Call, list[Node | None]], following: Node | None, mask: int, arrived: dict[Node, Node]) -> None:
+def _finish_calls(
+    calls: dict[Call, list[Node | None]], following: Node | None, mask: int, arrived: dict[Node, Node]
+) -> None:
     """Run the calls all of whose outputs have been visited: their nodes were made one after the other."""
     for call in [c for c in calls if following is None or following.leaf is not c]:
         cotangents = calls.pop(call)

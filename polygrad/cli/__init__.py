@@ -1,6 +1,7 @@
 """The commands: ``python -m polygrad devices | drivers | doctor``.
 
-Here: the command line, and how a command that fails says so. Not here: what each command does (a module each).
+Here: the command line, and how a command that fails says so.
+Not here: what each command does (a module each).
 
 A command is a module with `add_arguments(parser)` and `run(arguments)`, which returns the exit code; its docstring is
 its help.

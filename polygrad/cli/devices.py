@@ -1,6 +1,7 @@
 """List every device that can be opened, and why the other drivers have none.
 
-Here: the listing. Not here: how devices are opened (`polygrad.driver.binding`).
+Here: the listing.
+Not here: how devices are opened (`polygrad.driver.binding`).
 
 Exit code: 0 if there is a device, else 1.
 """

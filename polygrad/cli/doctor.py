@@ -1,6 +1,7 @@
 """Examine this installation: Python, libraries, name clashes, drivers, caches; say what is wrong and what to do.
 
-Here: the examination. Not here: what runs in the child that tries a driver (`probe.py`).
+Here: the examination.
+Not here: what runs in the child that tries a driver (`probe.py`).
 
 Exit code: 0 if some device works and nothing is wrong, else 1. Absent hardware and blocked drivers are not wrong.
 """
@@ -130,9 +131,6 @@ def _caches(report: Report) -> None:
     root = cache_root()
     sizes = [p.stat().st_size for p in root.rglob("*") if p.is_file()] if root.is_dir() else []
     report.line(f"\ncompiled programs\n  {root}: {len(sizes)} files, {sum(sizes) / MIB:.1f} MiB")
-
-
-# ---- drivers ------------------------------------------------------------------------------------------------
 
 
 def _drivers(report: Report, seconds: float) -> None:

@@ -1,6 +1,7 @@
 """List every installed driver, whether it can be loaded, and if not, why.
 
-Here: the listing. Not here: finding and loading (`polygrad.driver.loader`).
+Here: the listing.
+Not here: finding and loading (`polygrad.driver.loader`).
 
 Exit code: 1 if a driver is broken, incompatible or duplicate, else 0: absent hardware and blocked drivers are no fault.
 """

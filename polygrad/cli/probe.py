@@ -1,6 +1,7 @@
 """Try one driver, in a process of its own: load it, open its devices, move bytes, run a kernel.
 
-Here: what runs in the child that `doctor` starts, which may hang or crash without harm. Not here: the verdict.
+Here: what runs in the child that `doctor` starts, which may hang or crash without harm.
+Not here: the verdict.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The waist: all that a driver author imports, and all that polygrad knows of a device.
 
-Here: the public, versioned interface. A driver imports this package and nothing else of polygrad. Read `hookspecs.py` for the
-contract, `ir.py` for the form of a kernel, `oracle.py` for what it means, `base.py` for the class to subclass.
+Here: the public, versioned interface. A driver imports this package and nothing else of polygrad. Read `hookspecs.py`
+for the contract, `ir.py` for the form of a kernel, `oracle.py` for what it means, `base.py` for the class to subclass.
 Not here: arrays, gradients, graphs.
 """
 

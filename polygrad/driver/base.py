@@ -17,8 +17,8 @@ from polygrad.errors import DeviceError, UnsupportedOp
 class DriverBase:
     """Subclass it, set `info`, and write `open`, `allocate`, `free`, `op_write`, `op_read` and `prepare_fused`.
 
-    Every method named ``op_<name>(self, outs, ins, attrs)`` is declared as an op of the device, without a list to maintain.
-    `plugin()` of the subclass gives the object that the entry point names.
+    Every method named ``op_<name>(self, outs, ins, attrs)`` is declared as an op of the device, without a list to
+    maintain. `plugin()` of the subclass gives the object that the entry point names.
 
     Examples
     --------
@@ -31,8 +31,6 @@ class DriverBase:
     """
 
     info: ClassVar[DriverInfo]
-
-    # ---- what an author writes ------------------------------------------------------------------------
 
     @classmethod
     def count(cls) -> int:
@@ -80,8 +78,6 @@ class DriverBase:
     def adopt(self, memory: memoryview) -> Handle | None:
         """Return a handle on foreign host memory, if `features.host_memory`."""
         return None
-
-    # ---- what follows from it -------------------------------------------------------------------------
 
     @classmethod
     def ops(cls) -> dict[str, str]:
@@ -163,13 +159,20 @@ class Plugin:
             return None
         method = getattr(instance, f"op_{op}", None)
         if method is None:
-            raise UnsupportedOp(f"{device.device} has no op {op!r}; it declares {', '.join(sorted(device.ops)) or 'none'}")
+            raise UnsupportedOp(
+                f"{device.device} has no op {op!r}; it declares {', '.join(sorted(device.ops)) or 'none'}"
+            )
         method(outs, ins, attrs)
         return DONE
 
     @hookimpl
     def polygrad_launch_fused(
-        self, device: DeviceInfo, kernel: Kernel, buffers: Sequence[Handle], ints: tuple[int, ...], scalars: Sequence[Any]
+        self,
+        device: DeviceInfo,
+        kernel: Kernel,
+        buffers: Sequence[Handle],
+        ints: tuple[int, ...],
+        scalars: Sequence[Any],
     ) -> Done | None:
         instance = self._of(device)
         if instance is None:

@@ -1,6 +1,7 @@
 """Devices by name: what a name means, opening it once, listing all there are.
 
-Here: `open_device` and its kin. Not here: which drivers exist (`loader.py`), what an open device does (`device.py`).
+Here: `open_device` and its kin.
+Not here: which drivers exist (`loader.py`), what an open device does (`device.py`).
 """
 
 import logging

@@ -1,6 +1,7 @@
 """Where drivers keep compiled programs between processes.
 
-Here: one folder for each driver. Not here: what is in it.
+Here: one folder for each driver.
+Not here: what is in it.
 """
 
 import os

@@ -1,6 +1,7 @@
 """Calls of hooks: which function a hook comes to, and what its exceptions become.
 
-Here: binding one hook of one driver, and the wrapping of what it raises. Not here: open devices (`device.py`).
+Here: binding one hook of one driver, and the wrapping of what it raises.
+Not here: open devices (`device.py`).
 
 pluggy is the contract and the point of interception, not the hot path: as long as the driver alone implements a hook,
 its function is called directly; while another plugin implements it too (a tracer, a fault injector), every call goes

@@ -1,6 +1,7 @@
 """Counts of what drivers build, for `pg.launch_counter` and the tests that assert "no builds in warm steps".
 
-Here: one process-wide counter that drivers announce to. Not here: launches and allocations, which the runtime counts itself.
+Here: one process-wide counter that drivers announce to.
+Not here: launches and allocations, which the runtime counts itself.
 """
 
 import itertools

@@ -1,6 +1,7 @@
 """Kernels and ops described for people: short names, and the bytes that they move.
 
-Here: text and numbers for errors and profiles. Not here: anything that runs.
+Here: text and numbers for errors and profiles.
+Not here: anything that runs.
 """
 
 import math

@@ -1,7 +1,7 @@
 """An open device: the hooks of its driver, bound once, as plain functions.
 
-Here: binding and rebinding, prepared kernels, the end of a device. Not here: how it is opened (`binding.py`); memory
-pools, program caches, transfers (the runtime).
+Here: binding and rebinding, prepared kernels, the end of a device.
+Not here: how it is opened (`binding.py`); memory pools, program caches, transfers (the runtime).
 
 Plugins that come or go rebind all open devices; the callables that `Device.prepare` gave out notice as well.
 """
@@ -86,8 +86,6 @@ class Device:
         """Whether some plugin sees the launches of fused kernels."""
         return self._fused_hook is not None
 
-    # ---- binding -----------------------------------------------------------------------------------------
-
     def _hook(self, name: str) -> Hook:
         return bound_hook(self._registry, self._plugin, f"polygrad_{name}")
 
@@ -165,8 +163,6 @@ class Device:
 
         return launch_fused
 
-    # ---- kernels -----------------------------------------------------------------------------------------
-
     def prepare(self, kernel: Kernel) -> Prepared:
         """Return a callable (buffers, ints, scalars) that launches *kernel*; the same one each time.
 
@@ -224,8 +220,6 @@ class Device:
             return None
         prepared(buffers, ints, scalars)
         return DONE
-
-    # ---- the end -----------------------------------------------------------------------------------------
 
     def check_usable(self) -> None:
         """Raise DeviceError if the device is closed or was left behind by a fork."""

@@ -1,6 +1,7 @@
 """Which drivers are installed, read from the metadata of distributions, and which of them the environment blocks.
 
-Here: entry points and variables. Not here: anything that imports a driver (`loader.py`).
+Here: entry points and variables.
+Not here: anything that imports a driver (`loader.py`).
 """
 
 import functools

@@ -1,6 +1,7 @@
 """What may be wrong with a driver's plugin, found before anything of it is registered.
 
-Here: checks of names, versions and hooks. Not here: imports and registration (`loader.py`), what the hooks do.
+Here: checks of names, versions and hooks.
+Not here: imports and registration (`loader.py`), what the hooks do.
 """
 
 import inspect

@@ -1,11 +1,13 @@
 """The hooks of the waist, for pluggy: what a driver implements and what a wrapper may intercept.
 
-Here: the specifications, each with its contract. Not here: how drivers are found (`loader.py`) or bound (`binding.py`).
+Here: the specifications, each with its contract.
+Not here: how drivers are found (`loader.py`) or bound (`binding.py`).
 
-A driver is a plugin that implements the mandatory hooks; `DriverBase` does it for authors who prefer a class. No parameter has a
-default (pluggy would drop it), and a hook that is done returns DONE (a `firstresult` hook reads None as "not mine").
-Every hook but the first gets `device`, the DeviceInfo that `polygrad_open` returned; a driver answers None for a device of another driver.
-Versions within one major may add optional hooks and arguments; an implementation takes only the arguments that it names.
+A driver is a plugin that implements the mandatory hooks; `DriverBase` does it for authors who prefer a class. No
+parameter has a default (pluggy would drop it), and a hook that is done returns DONE (a `firstresult` hook reads None as
+"not mine"). Every hook but the first gets `device`, the DeviceInfo that `polygrad_open` returned; a driver answers None
+for a device of another driver. Versions within one major may add optional hooks and arguments; an implementation takes
+only the arguments that it names.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +48,10 @@ def polygrad_close(device: DeviceInfo) -> Done | None:
 
 @hookspec(firstresult=True)
 def polygrad_allocate(device: DeviceInfo, nbytes: int) -> Handle | None:
-    """Return a block of *nbytes* > 0 bytes, aligned to `limits.alignment`, contents unspecified; OutOfMemory if there is no room."""
+    """Return a block of *nbytes* > 0 bytes, aligned to `limits.alignment`, contents unspecified.
+
+    OutOfMemory if there is no room.
+    """
 
 
 @hookspec(firstresult=True)

@@ -1,7 +1,8 @@
 """The fused IR: what one kernel is, as data. This form is the contract between polygrad and every driver.
 
 Here: the instruction table with its semantics, and the types `Kernel`, `View`, `Store`, `Instr`.
-Not here: what a kernel computes (`oracle.py` is the definition), whether it is well formed (`verify.py`), how it is run.
+Not here: what a kernel computes (`oracle.py` is the definition), whether it is well formed (`verify.py`), how it is
+run.
 
 A kernel is one SSA program over an iteration space of `parallel` axes followed by `reduced` axes. A value is FULL if it
 varies along the reduced axes, else ROW. `reduce` turns FULL into ROW; an instruction that mixes the two broadcasts.
@@ -12,7 +13,8 @@ is the key of every program cache. What varies from launch to launch is passed t
 
     buffers  one device handle for each entry of `Kernel.buffers`
     ints     one tuple of Python ints, in the order of `Kernel.int_names`: the extents of the axes, then for each view its
-             offset, its dynamic strides, its windows, its gathers, its parts; last a tag if the kernel has a status word
+             offset, its dynamic strides, its windows, its gathers, its parts; last a tag if the kernel has a status
+             word
     scalars  one Python bool, int or float for each entry of `Kernel.scalars`
 
 All offsets and strides count elements of the view's dtype. Extents are at least 1: empty work never reaches a driver.
@@ -42,8 +44,8 @@ def kind(dtype: str) -> str:
 class ScalarOp(NamedTuple):
     """A row of the table of scalar instructions.
 
-    `kinds` lists the operand kinds it accepts; operands have one dtype. The result has that dtype, or bool if `compares`.
-    A `mandatory` op is in every driver; the others are declared in `DeviceInfo.scalar_ops`.
+    `kinds` lists the operand kinds it accepts; operands have one dtype. The result has that dtype, or bool if
+    `compares`. A `mandatory` op is in every driver; the others are declared in `DeviceInfo.scalar_ops`.
     """
 
     name: str
@@ -131,14 +133,16 @@ class Instr(NamedTuple):
     const     ()                   bool, int or float    a literal
     iota      ()                   axis                  the current index along an axis; dtype int32 or int64
     cast      (a,)                 None                  a in this dtype. float to int truncates (out of range: any value, no
-                                                         trap); to bool is a != 0; to an int wraps; to a float rounds to even
+                                                         trap); to bool is a != 0; to an int wraps; to a float rounds to
+                                                         even
     bitcast   (a,)                 None                  the bits of a as this dtype, of the same width
     where     (c, a, b)            None                  a if c (bool) else b
     reduce    (a,)                 one of REDUCTIONS     a reduced over all reduced axes
     a name of SCALAR_OPS           None                  see the table
 
-    A load may have a `guard`: the position of a bool value, or -1. Where the guard is false the value is unspecified and the
-    memory need not be read: a driver may skip the access or ignore the guard, for the address is valid in either case.
+    A load may have a `guard`: the position of a bool value, or -1. Where the guard is false the value is unspecified
+    and the memory need not be read: a driver may skip the access or ignore the guard, for the address is valid in
+    either case.
     """
 
     op: str
@@ -151,15 +155,15 @@ class Instr(NamedTuple):
 class View(NamedTuple):
     """How a load or store addresses a buffer argument.
 
-    The element is ``offset + sum(stride[k] * index[k])`` over all axes (parallel, then reduced). `strides` holds for each
-    axis 0 or 1 if that is known from the structure, else None: then the stride, any int, is a launch argument.
+    The element is ``offset + sum(stride[k] * index[k])`` over all axes (parallel, then reduced). `strides` holds for
+    each axis 0 or 1 if that is known from the structure, else None: then the stride, any int, is a launch argument.
 
-    `window` names axes with a half-open range [lo, hi) of indices, launch arguments: outside of it a load gives `fill` and
-    does not touch memory (this is padding).
+    `window` names axes with a half-open range [lo, hi) of indices, launch arguments: outside of it a load gives `fill`
+    and does not touch memory (this is padding).
 
-    A load with `gathers` = n takes n integer values as args. Each has a stride and a size, launch arguments. Index value i counts
-    from the end if negative: it stands for i + size, and adds stride * i to the address. If i is not in [-size, size) the
-    address is clamped into [0, size) and the bad index is reported in the kernel's status word.
+    A load with `gathers` = n takes n integer values as args. Each has a stride and a size, launch arguments. Index
+    value i counts from the end if negative: it stands for i + size, and adds stride * i to the address. If i is not in
+    [-size, size) the address is clamped into [0, size) and the bad index is reported in the kernel's status word.
     """
 
     buffer: int
@@ -174,11 +178,12 @@ class View(NamedTuple):
 class Store(NamedTuple):
     """Write value number `value` through view number `view`; views of stores are injective and do not overlap.
 
-    A ROW value is stored once per parallel index: its view has stride 0 along the reduced axes.
-    If the view is `partial`, a FULL value is summed over all parallel axes, part by part: with rows numbered in C order over the
-    parallel axes and launch arguments `parts` and `part_stride`, row r belongs to part ``r // ceil(rows / parts)``, and part p
-    of the sum is written at ``offset + p * part_stride + sum(stride[k] * index[k])`` over the reduced axes. Every one of the
-    `parts` parts is written (parts never exceeds rows, and no part is empty). A second kernel adds the parts up.
+    A ROW value is stored once per parallel index: its view has stride 0 along the reduced axes. If the view is
+    `partial`, a FULL value is summed over all parallel axes, part by part: with rows numbered in C order over the
+    parallel axes and launch arguments `parts` and `part_stride`, row r belongs to part ``r // ceil(rows / parts)``, and
+    part p of the sum is written at ``offset + p * part_stride + sum(stride[k] * index[k])`` over the reduced axes.
+    Every one of the `parts` parts is written (parts never exceeds rows, and no part is empty). A second kernel adds the
+    parts up.
     """
 
     value: int
@@ -188,9 +193,10 @@ class Store(NamedTuple):
 class Kernel(NamedTuple):
     """One kernel: see the module's docstring.
 
-    `status` is the position in `buffers` of the status word, or -1: an int32[4] buffer, zero when all is well. A gather that meets a
-    bad index sets, if word 0 is still zero (atomically where work is concurrent), word 0 to the launch's tag (a launch argument,
-    not zero), word 1 to the position of the load in `body`, words 2 and 3 to the low and high 32 bits of the index.
+    `status` is the position in `buffers` of the status word, or -1: an int32[4] buffer, zero when all is well. A gather
+    that meets a bad index sets, if word 0 is still zero (atomically where work is concurrent), word 0 to the launch's
+    tag (a launch argument, not zero), word 1 to the position of the load in `body`, words 2 and 3 to the low and high
+    32 bits of the index.
     """
 
     parallel: int

@@ -1,7 +1,8 @@
 """Loading drivers: from entry points to registered plugins, with a record of every failure.
 
-Here: the registry. Not here: reading metadata (`discovery.py`), checking plugins (`examination.py`), the sentences of
-failures (`messages.py`), open devices (`binding.py`).
+Here: the registry.
+Not here: reading metadata (`discovery.py`), checking plugins (`examination.py`), the sentences of failures
+(`messages.py`), open devices (`binding.py`).
 
 Nothing is imported until a driver is asked for by name, and then that one alone: a driver that is missing, broken,
 blocked, duplicate or of another version never disturbs its neighbours. Each failure is raised to whoever asked, and
@@ -52,8 +53,6 @@ class Registry:
         self._outcomes: dict[str, Outcome] = {}
         _registries.add(self)
 
-    # ---- finding -----------------------------------------------------------------------------------------
-
     def advertised(self, *, again: bool = False) -> dict[str, Advertised]:
         """Return who advertises which driver; read once a process, or *again*."""
         if not self._discovering:
@@ -74,8 +73,6 @@ class Registry:
             return self.loaded[name].source
         advertised = self.advertised().get(name)
         return advertised.source() if advertised else ""
-
-    # ---- loading -----------------------------------------------------------------------------------------
 
     def load(self, name: str) -> Loaded:
         """Return the driver *name*, importing the one entry point of that name if it is not loaded yet.
@@ -127,8 +124,6 @@ class Registry:
             if isinstance(error, pluggy.PluginValidationError):
                 raise messages.refused(name, source, str(error)) from error
             raise
-
-    # ---- plugins of this process ---------------------------------------------------------------------------
 
     def register(self, plugin: Any, *, replace: bool = False) -> list[str]:
         """Register *plugin* without an entry point, and return the names of its drivers.
@@ -186,8 +181,6 @@ class Registry:
         self.epoch += 1
         for device in list(self.devices.values()):
             device.rebind()
-
-    # ---- records -----------------------------------------------------------------------------------------
 
     def explaining(self, name: str, doing: str, own: str) -> "_Explaining":
         """Return a context that turns whatever a driver raises into a DriverError, and records it.

@@ -1,7 +1,7 @@
 """What finding, loading and opening a driver can fail with: the sentences.
 
-Here: one function for each failure, from facts to the error that says them. Not here: the checks that find the failures
-(`loader.py`, `binding.py`), and the classes (`polygrad.errors`).
+Here: one function for each failure, from facts to the error that says them.
+Not here: the checks that find the failures (`loader.py`, `binding.py`), and the classes (`polygrad.errors`).
 """
 
 import difflib
@@ -159,9 +159,6 @@ def forked(device: str) -> DeviceError:
 def options_differ(device: str, have: object, want: object) -> DeviceError:
     """Say that *device* is open with other options."""
     return DeviceError(f"device {device} is open with options {have}, not {want}; close it first")
-
-
-# ---- what an open device meets ----------------------------------------------------------------------------
 
 
 def out_of_memory(doing: str, error: BaseException) -> OutOfMemory:

@@ -100,9 +100,6 @@ def evaluate(
     return values
 
 
-# ---- values ---------------------------------------------------------------------------------------------
-
-
 def compute_dtype(name: str, *, exact: bool = False) -> np.dtype[Any]:
     """Return the NumPy dtype that values of dtype *name* have."""
     if exact and name in WIDER:
@@ -179,9 +176,6 @@ def _bitcast(a: Array, dtype: str) -> Array:
     return np.ascontiguousarray(a).view(target).reshape(a.shape)
 
 
-# ---- scalar ops -----------------------------------------------------------------------------------------
-
-
 def _quotient(a: Array, b: Array) -> Array:
     divisor = np.where(b == 0, np.ones_like(b), b)
     return np.where(b == 0, np.zeros_like(a), (a - np.fmod(a, divisor)) // divisor)
@@ -226,9 +220,6 @@ ROUNDED_ONCE = frozenset(
         *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
     )
 )
-
-
-# ---- memory ---------------------------------------------------------------------------------------------
 
 
 def along(extents: Sequence[int], axis: int) -> Array:

@@ -1,6 +1,7 @@
 """What the registry keeps: records of drivers, loaded drivers, and what it needs of open devices.
 
-Here: plain data, and the plugin that stands before each driver. Not here: how they come to be (`loader.py`).
+Here: plain data, and the plugin that stands before each driver.
+Not here: how they come to be (`loader.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

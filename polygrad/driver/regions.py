@@ -1,6 +1,7 @@
 """Sets of addresses that a view reaches, and what can be proved of them without listing them.
 
-Here: arithmetic on strides and extents: bounds, injectivity, disjointness. Not here: kernels; which proof is wanted.
+Here: arithmetic on strides and extents: bounds, injectivity, disjointness.
+Not here: kernels; which proof is wanted.
 """
 
 import math

@@ -1,6 +1,7 @@
 """Kernels as text, for reports, replays and caches that outlive a process.
 
-Here: `to_json` and `from_json`. Not here: launch arguments, data; whether a kernel is well formed (`verify.py`).
+Here: `to_json` and `from_json`.
+Not here: launch arguments, data; whether a kernel is well formed (`verify.py`).
 """
 
 import json

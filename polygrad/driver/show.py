@@ -1,6 +1,7 @@
 """Kernels as text for people.
 
-Here: `show`, one line an instruction. Not here: text that can be read back (`serial.py`), source code for a device.
+Here: `show`, one line an instruction.
+Not here: text that can be read back (`serial.py`), source code for a device.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,8 @@
 """A profiler, as a plugin: it wraps the hooks of every device and notes what each call took.
 
-Here: the wrapper, the profile that it fills, its table and its trace file. Not here: how calls come to pass through
-plugins (`binding.py`). It is also the example of a wrapper plugin: it has no means that yours lacks.
+Here: the wrapper, the profile that it fills, its table and its trace file.
+Not here: how calls come to pass through plugins (`binding.py`). It is also the example of a wrapper plugin: it has no
+means that yours lacks.
 """
 
 import json

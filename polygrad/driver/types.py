@@ -1,6 +1,7 @@
 """What passes through the waist beside kernels: descriptions of drivers and devices, references to memory, answers.
 
-Here: plain immutable data. Not here: behaviour; the hooks that use these types are in `hookspecs.py`.
+Here: plain immutable data.
+Not here: behaviour; the hooks that use these types are in `hookspecs.py`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -109,7 +110,8 @@ class MemoryInfo(NamedTuple):
     total: int
 
 
-# The ops of launch_op, with their operands; `attrs` is a dict. All but write and read are optional and have a decomposition in the core.
+# The ops of launch_op, with their operands; `attrs` is a dict. All but write and read are optional and have a
+# decomposition in the core.
 ACCELERATED_OPS = {
     "write": "outs=(contiguous,), attrs data: a contiguous read-only memoryview of bytes. The driver has copied it, or is done "
     "with it, when it returns.",

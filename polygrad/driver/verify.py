@@ -67,9 +67,6 @@ def verify(kernel: Kernel) -> None:
     _status(kernel)
 
 
-# ---- structure ------------------------------------------------------------------------------------------
-
-
 def _header(kernel: Kernel) -> None:
     if not (_is_int(kernel.parallel) and _is_int(kernel.reduced) and kernel.parallel >= 0 and kernel.reduced >= 0):
         raise VerifyError(f"the kernel has {kernel.parallel} parallel and {kernel.reduced} reduced axes; both are >= 0")
@@ -299,9 +296,6 @@ def _status(kernel: Kernel) -> None:
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-# ---- launch ---------------------------------------------------------------------------------------------
 
 
 def verify_launch(

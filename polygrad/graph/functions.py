@@ -1,6 +1,7 @@
 """The namespace `xp` of nodes: every op of the table as a function from nodes to nodes, and the operators of Node.
 
-Here: `F`, over which derivative rules and composites are written. Operands are nodes or Python scalars, which adapt to the nodes' dtype.
+Here: `F`, over which derivative rules and composites are written. Operands are nodes or Python scalars, which adapt to
+the nodes' dtype.
 Not here: what any op does; arrays.
 """
 

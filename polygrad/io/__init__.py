@@ -1,6 +1,7 @@
 """Files of arrays: ``pg.io``.
 
-Here: the public names, once. Not here: any code.
+Here: the public names, once.
+Not here: any code.
 """
 
 from polygrad.io.safetensors_files import load_safetensors, read_metadata, save_safetensors

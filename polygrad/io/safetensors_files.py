@@ -1,6 +1,7 @@
 """safetensors files: names, dtypes, shapes and bytes, without code that runs on loading.
 
-Here: saving in one atomic step, loading with the checks. Not here: which arrays a model has (`Module.state_dict`).
+Here: saving in one atomic step, loading with the checks.
+Not here: which arrays a model has (`Module.state_dict`).
 
 The format is the `safetensors` package's (extra ``io``); it is imported when a file is read or written.
 """
@@ -22,9 +23,12 @@ from polygrad.errors import DTypeError, StateError
 from polygrad.runtime import transfer
 
 _NAMES = {
-    "bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8", "uint16": "U16", "uint32": "U32",
-    "uint64": "U64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
-}  # fmt: skip
+    "bool": "BOOL",
+    "bfloat16": "BF16",
+    **{f"int{n}": f"I{n}" for n in (8, 16, 32, 64)},
+    **{f"uint{n}": f"U{n}" for n in (8, 16, 32, 64)},
+    **{f"float{n}": f"F{n}" for n in (16, 32, 64)},
+}
 _DTYPES = {code: dtypes.BY_NAME[name] for name, code in _NAMES.items()}
 _LENGTH_BYTES = 8  # the header's length, little-endian, before the header
 
@@ -153,7 +157,8 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         if length > os.fstat(file.fileno()).st_size - _LENGTH_BYTES:
             raise StateError(
-                f"cannot read {os.fspath(path)}: it is damaged or no safetensors file (its header is longer than the file)"
+                f"cannot read {os.fspath(path)}: it is damaged or no safetensors file (its header is longer than the "
+                "file)"
             )
         try:
             header = json.loads(file.read(length))

@@ -1,6 +1,7 @@
 """Parts of models: ``pg.nn``.
 
-Here: the public names, once. Not here: any code. Start reading at `module.py`.
+Here: the public names, once.
+Not here: any code. Start reading at `module.py`.
 """
 
 from typing import Any
@@ -26,8 +27,20 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'polygrad.nn' has no attribute {name!r}")
 
 
-__all__ = [  # noqa: PLE0604  the table's names are added
-    "GELU", "AvgPool2d", "BatchNorm2d", "Conv2d", "Dropout", "Embedding", "Flatten", "Identity", "LayerNorm", "Linear", "LoadReport",
-    "MaxPool2d", "Module", "Parameter", "RMSNorm", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Tanh", "dropout", "functional",
-    "functional_call", "init", *_OPS,
-]  # fmt: skip
+_CLASSES = (GELU, AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Identity, LayerNorm, Linear)
+_MORE = (
+    MaxPool2d,
+    Module,
+    Parameter,
+    RMSNorm,
+    ReLU,
+    Sequential,
+    SiLU,
+    Sigmoid,
+    Softmax,
+    Tanh,
+    dropout,
+    functional_call,
+)
+
+__all__ = ["functional", "init", *(x.__name__ for x in (*_CLASSES, *_MORE)), *_OPS]  # noqa: PLE0604  derived

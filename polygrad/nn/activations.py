@@ -1,6 +1,7 @@
 """Activations as modules.
 
-Here: one class for each function, without state. Not here: the functions (`polygrad.ops.activations`).
+Here: one class for each function, without state.
+Not here: the functions (`polygrad.ops.activations`).
 """
 
 from typing import Any

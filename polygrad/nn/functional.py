@@ -1,6 +1,7 @@
 """The functions of neural networks: those of the op table, and the few that draw random numbers.
 
-Here: re-exports and dropout. Not here: the ops themselves (`polygrad.ops`), modules.
+Here: re-exports and dropout.
+Not here: the ops themselves (`polygrad.ops`), modules.
 """
 
 from typing import Any
@@ -27,7 +28,8 @@ globals().update(OPS)
 
 
 def dropout(x: Array, p: float = 0.5, training: bool = True) -> Array:
-    """Return *x* with each element zero with probability *p* and the others divided by 1 - p; *x* itself when not training.
+    """Return *x* with each element zero with probability *p* and the others divided by 1 - p; *x* itself when not
+    training.
 
     Every call draws anew from ``pg.random``; *p* is a launch argument, so another p builds nothing.
 
@@ -53,4 +55,4 @@ def dropout(x: Array, p: float = 0.5, training: bool = True) -> Array:
     return FUNCTIONS["where"](kept, x * scale, 0.0)  # type: ignore[no-any-return]
 
 
-__all__ = sorted([*OPS, "dropout"])
+__all__ = ["dropout", *OPS]  # noqa: PLE0604  derived

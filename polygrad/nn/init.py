@@ -1,6 +1,7 @@
 """First values of parameters, drawn from ``pg.random``: one seed gives the same bits on every device.
 
-Here: functions from a shape to an array. Not here: parameters, layers.
+Here: functions from a shape to an array.
+Not here: parameters, layers.
 """
 
 import math
@@ -69,7 +70,8 @@ def kaiming_normal(shape: Any, gain: float = math.sqrt(2.0), *, dtype: Any = Non
 def xavier_uniform(shape: Any, gain: float = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
     """Return uniform numbers of variance 2 gain**2 / (inputs + outputs), which suits tanh.
 
-    Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks (2010), equation 16.
+    Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks (2010),
+    equation 16.
     """
     limit = _limit(2.0 * gain**2 / max(1, sum(fans(shape))))
     return uniform(shape, -limit, limit, dtype=dtype, device=device)

@@ -1,7 +1,7 @@
 """Layers with weights, and the plumbing between them.
 
-Here: Linear, Embedding, Conv2d, pooling, Flatten, Dropout, Identity, Sequential. Not here: normalisation and activations (modules of
-these names), what the functions compute (`polygrad.ops`).
+Here: Linear, Embedding, Conv2d, pooling, Flatten, Dropout, Identity, Sequential.
+Not here: normalisation and activations (modules of these names), what the functions compute (`polygrad.ops`).
 """
 
 import math
@@ -52,7 +52,8 @@ class Linear(Module):
         """Return the outputs for inputs of shape [..., inputs]."""
         if x.ndim == 0 or x.shape[-1] != self.inputs:
             raise ShapeError(
-                f"cannot apply Linear({self.inputs}, {self.outputs}) to shape {list(x.shape)}: the last axis must have {self.inputs} elements"
+                f"cannot apply Linear({self.inputs}, {self.outputs}) to shape {list(x.shape)}: the last axis must have "
+                f"{self.inputs} elements"
             )
         out = FUNCTIONS["matmul"](x, self.weight.mT)
         return out if self.bias is None else out + self.bias  # type: ignore[no-any-return]

@@ -1,6 +1,7 @@
 """Module: a part of a model, which finds the parameters, buffers and modules among its attributes.
 
-Here: the search, names, training and evaluation mode, moving, state. Not here: any layer.
+Here: the search, names, training and evaluation mode, moving, state.
+Not here: any layer.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,8 +28,9 @@ class LoadReport(NamedTuple):
 class Module:
     """A part of a model: subclass it, put parameters and modules into attributes, and write `forward`.
 
-    Attributes, and lists, tuples and dicts in attributes, are searched for parameters and modules, in the order in which they were
-    set; names are dotted, such as ``layers.0.weight``. An object that is found twice counts once, under its first name.
+    Attributes, and lists, tuples and dicts in attributes, are searched for parameters and modules, in the order in
+    which they were set; names are dotted, such as ``layers.0.weight``. An object that is found twice counts once, under
+    its first name.
 
     Examples
     --------
@@ -55,8 +57,6 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return `forward` of the arguments."""
         return self.forward(*args, **kwargs)
-
-    # ---- what is in it ---------------------------------------------------------------------------------------
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, "Module"]]:
         """Yield this module and all modules in it, each object once, with dotted names; its own name is *prefix*."""
@@ -107,8 +107,6 @@ class Module:
                 if persistent or not persistent_only:
                     yield _joined(place, name), getattr(module, name)
 
-    # ---- mode, place, gradients ------------------------------------------------------------------------------
-
     def train(self, mode: bool = True) -> Self:
         """Put all modules into training mode, or with False into evaluation mode; return self."""
         for module in self.modules():
@@ -137,8 +135,6 @@ class Module:
         for parameter in self.parameters():
             parameter.requires_grad = wanted
         return self
-
-    # ---- state -----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
         """Return parameters and persistent buffers by name, as constants that later steps do not change."""
@@ -265,8 +261,8 @@ def _listed(names: list[str], most: int = 8) -> str:
 def functional_call(module: Module, parameters: Mapping[str, Array], *args: Any, **kwargs: Any) -> Any:
     """Return ``module(*args, **kwargs)`` computed with other arrays in place of some parameters.
 
-    This is how `pg.grad` and its like see a model as a function of its parameters. While it runs the module belongs to this call:
-    one thread at a time.
+    This is how `pg.grad` and its like see a model as a function of its parameters. While it runs the module belongs to
+    this call: one thread at a time.
 
     Parameters
     ----------

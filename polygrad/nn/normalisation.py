@@ -1,6 +1,7 @@
 """Layers that standardise their input.
 
-Here: LayerNorm, RMSNorm, BatchNorm2d with its running statistics. Not here: the formulas (`polygrad.ops.neural`).
+Here: LayerNorm, RMSNorm, BatchNorm2d with its running statistics.
+Not here: the formulas (`polygrad.ops.neural`).
 """
 
 import math
@@ -98,7 +99,8 @@ class RMSNorm(Module):
 class BatchNorm2d(Module):
     """Standardise each channel of images [N, C, H, W], then scale and shift.
 
-    In training mode by the statistics of the batch, which also move the running ones; in evaluation mode by the running ones.
+    In training mode by the statistics of the batch, which also move the running ones; in evaluation mode by the running
+    ones.
 
     Parameters
     ----------
@@ -128,14 +130,16 @@ class BatchNorm2d(Module):
         """Return an array of *x*'s shape and dtype."""
         if x.ndim != _IMAGES or x.shape[1] != self.channels:
             raise ShapeError(
-                f"cannot apply BatchNorm2d({self.channels}) to shape {list(x.shape)}: images are [N, {self.channels}, H, W]"
+                f"cannot apply BatchNorm2d({self.channels}) to shape {list(x.shape)}: images are [N, {self.channels}, "
+                "H, W]"
             )
         if not self.training:
             return self._normal(x, self.running_mean, self.running_var)
         count = math.prod(x.shape) // max(1, self.channels)
         if count < 2:  # noqa: PLR2004  one value has no variance
             raise ShapeError(
-                f"cannot apply BatchNorm2d to shape {list(x.shape)} in training: a channel needs at least 2 values; use .eval()"
+                f"cannot apply BatchNorm2d to shape {list(x.shape)} in training: a channel needs at least 2 values; "
+                "use .eval()"
             )
         wide = x.astype(dtypes.float32, copy=False) if x.dtype.itemsize < dtypes.float32.itemsize else x
         mean = FUNCTIONS["mean"](wide, axis=(0, 2, 3))

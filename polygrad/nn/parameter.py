@@ -1,6 +1,7 @@
 """Parameter: an array that a model learns.
 
-Here: the class. Not here: how parameters are found (`module.py`), first given values (`init.py`) and changed (`polygrad.optim`).
+Here: the class.
+Not here: how parameters are found (`module.py`), first given values (`init.py`) and changed (`polygrad.optim`).
 """
 
 from typing import Any

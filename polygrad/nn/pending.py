@@ -1,6 +1,7 @@
 """Buffers whose new values are recorded but not computed yet, such as running statistics.
 
-Here: a note of them, so that an optimiser's step computes them together with everything else and no chain of graphs grows.
+Here: a note of them, so that an optimiser's step computes them together with everything else and no chain of graphs
+grows.
 Not here: what the buffers are.
 """
 

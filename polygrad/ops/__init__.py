@@ -1,6 +1,7 @@
 """The op table, filled: importing this package declares every op.
 
-Here: the imports that fill the table. Not here: anything else; start at `table.py`.
+Here: the imports that fill the table.
+Not here: anything else; start at `table.py`.
 """
 
 from polygrad.ops import (

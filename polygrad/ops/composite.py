@@ -34,21 +34,36 @@ def positive(xp: Any, x: Any, /) -> Any:
     return xp.alias(x)
 
 
-@composite(reference=lambda np, x, y: np.logical_and(x, y), samples=draw_numbers((0, 1), (0, 1)), dtypes="bool", differentiable=False)
+@composite(
+    reference=lambda np, x, y: np.logical_and(x, y),
+    samples=draw_numbers((0, 1), (0, 1)),
+    dtypes="bool",
+    differentiable=False,
+)
 def logical_and(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 and x2, of bools."""
     _need_bool("logical_and", x1, x2)
     return xp.bitwise_and(x1, x2)
 
 
-@composite(reference=lambda np, x, y: np.logical_or(x, y), samples=draw_numbers((0, 1), (0, 1)), dtypes="bool", differentiable=False)
+@composite(
+    reference=lambda np, x, y: np.logical_or(x, y),
+    samples=draw_numbers((0, 1), (0, 1)),
+    dtypes="bool",
+    differentiable=False,
+)
 def logical_or(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 or x2, of bools."""
     _need_bool("logical_or", x1, x2)
     return xp.bitwise_or(x1, x2)
 
 
-@composite(reference=lambda np, x, y: np.logical_xor(x, y), samples=draw_numbers((0, 1), (0, 1)), dtypes="bool", differentiable=False)
+@composite(
+    reference=lambda np, x, y: np.logical_xor(x, y),
+    samples=draw_numbers((0, 1), (0, 1)),
+    dtypes="bool",
+    differentiable=False,
+)
 def logical_xor(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 or x2 but not both, of bools."""
     _need_bool("logical_xor", x1, x2)
@@ -123,7 +138,9 @@ def floor_divide(xp: Any, x1: Any, x2: Any, /) -> Any:
     plain = a / b
     # fmod is NaN for an infinite dividend, and whole loses finite / infinity: the quotient itself is right there.
     at_edges = xp.where(xp.isinf(b), xp.where(xp.isinf(a), plain, xp.floor(plain)), plain)
-    at_edges = xp.where(xp.bitwise_and(xp.isinf(b), xp.bitwise_and(xp.isfinite(a), off)), xp.zeros_like(q) - 1.0, at_edges)
+    at_edges = xp.where(
+        xp.bitwise_and(xp.isinf(b), xp.bitwise_and(xp.isfinite(a), off)), xp.zeros_like(q) - 1.0, at_edges
+    )
     return xp.where(xp.bitwise_or(xp.isinf(b), xp.bitwise_or(xp.isinf(a), xp.equal(b, 0.0))), at_edges, q)
 
 
@@ -165,7 +182,10 @@ SMALL_POWER = 16
 
 
 def _power_samples(draw: Any) -> Any:
-    return [*draw.elementwise(((0.3, 2.0), (-2.0, 2.0))), *[((a[0], 3), {}) for a, _ in draw.elementwise(((-2.0, 2.0),))]]
+    return [
+        *draw.elementwise(((0.3, 2.0), (-2.0, 2.0))),
+        *[((a[0], 3), {}) for a, _ in draw.elementwise(((-2.0, 2.0),))],
+    ]
 
 
 @composite(reference=lambda np, x, y: np.power(x, y), samples=_power_samples)
@@ -182,11 +202,14 @@ def pow(xp: Any, x1: Any, x2: Any, /) -> Any:  # noqa: A001  the Array API's nam
             if 0 <= n <= SMALL_POWER:
                 return _integer_power(xp, base, n)
             if n < 0 and not floating:
-                raise DTypeError(f"cannot raise {x1.dtype.name} to {n}: integers have no negative powers; cast with .astype(...)")
+                raise DTypeError(
+                    f"cannot raise {x1.dtype.name} to {n}: integers have no negative powers; cast with .astype(...)"
+                )
             if -SMALL_POWER <= n < 0:
                 return 1.0 / _integer_power(xp, base, -n)
         if x2 == 0.5 and _kind(x1) == "float":
-            # sqrt differs from pow(x, 0.5) only at -0.0 and -inf; the sum and the absolute value give pow's answers there.
+            # sqrt differs from pow(x, 0.5) only at -0.0 and -inf; the sum and the absolute value give pow's answers
+            # there.
             return xp.where(xp.equal(x1, float("-inf")), float("inf"), xp.sqrt(x1 + 0.0))
     a, b = xp.pair("pow", x1, x2)
     if _kind(a) == "float":
@@ -236,7 +259,9 @@ def _clip_reference(np: Any, x: Any, low: Any = None, high: Any = None) -> Any:
     return np.clip(x, low, high)
 
 
-@composite(reference=_clip_reference, samples=lambda draw: [((a[0], -0.7, 0.9), {}) for a, _ in draw.elementwise(((-2, 2),))])
+@composite(
+    reference=_clip_reference, samples=lambda draw: [((a[0], -0.7, 0.9), {}) for a, _ in draw.elementwise(((-2, 2),))]
+)
 def clip(xp: Any, x: Any, /, min: Any = None, max: Any = None) -> Any:  # noqa: A002  the Array API's names
     """x limited to [min, max]; a bound that is None does not limit. On a bound the gradient passes through."""
     out = x

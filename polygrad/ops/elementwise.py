@@ -1,7 +1,8 @@
 """Elementwise ops: one value out for each value in.
 
-Here: their declarations with derivatives. Conventions at special points: |x| has slope 0 at 0; equal operands of maximum and minimum
-share the gradient in halves; where the gradient that arrives is zero, so is the one that leaves, even at a pole (`multiply_no_nan`).
+Here: their declarations with derivatives. Conventions at special points: |x| has slope 0 at 0; equal operands of
+maximum and minimum share the gradient in halves; where the gradient that arrives is zero, so is the one that leaves,
+even at a pole (`multiply_no_nan`).
 Not here: reductions, movement; ops made of several of these are in `composite.py`.
 """
 
@@ -243,7 +244,9 @@ def rsqrt(xp: Any, x: Any, /) -> Any:
     return 1 / xp.sqrt(x)
 
 
-@elementwise(kinds=NUMERIC, instr="absolute", vjp=(lambda xp, g, out, x: g * xp.sign(x),), verb="take the absolute value of")
+@elementwise(
+    kinds=NUMERIC, instr="absolute", vjp=(lambda xp, g, out, x: g * xp.sign(x),), verb="take the absolute value of"
+)
 def abs(xp: Any, x: Any, /) -> Any:
     """|x|; slope 0 at 0."""
     return xp.abs(x)
@@ -288,13 +291,17 @@ def log(xp: Any, x: Any, /) -> Any:
     return xp.log(x)
 
 
-@elementwise(kinds=FLOAT, domain=(0.2, 3.0), vjp=(lambda xp, g, out, x: xp.multiply_no_nan(1.0 / (x * math.log(2)), g),))
+@elementwise(
+    kinds=FLOAT, domain=(0.2, 3.0), vjp=(lambda xp, g, out, x: xp.multiply_no_nan(1.0 / (x * math.log(2)), g),)
+)
 def log2(xp: Any, x: Any, /) -> Any:
     """The base 2 logarithm."""
     return xp.log2(x)
 
 
-@elementwise(kinds=FLOAT, domain=(0.2, 3.0), vjp=(lambda xp, g, out, x: xp.multiply_no_nan(1.0 / (x * math.log(10)), g),))
+@elementwise(
+    kinds=FLOAT, domain=(0.2, 3.0), vjp=(lambda xp, g, out, x: xp.multiply_no_nan(1.0 / (x * math.log(10)), g),)
+)
 def log10(xp: Any, x: Any, /) -> Any:
     """The base 10 logarithm."""
     return xp.log10(x)
@@ -324,13 +331,19 @@ def tan(xp: Any, x: Any, /) -> Any:
     return xp.tan(x)
 
 
-@elementwise(kinds=FLOAT, domain=(-0.9, 0.9), vjp=(lambda xp, g, out, x: xp.multiply_no_nan(xp.rsqrt((1.0 - x) * (1.0 + x)), g),))
+@elementwise(
+    kinds=FLOAT, domain=(-0.9, 0.9), vjp=(lambda xp, g, out, x: xp.multiply_no_nan(xp.rsqrt((1.0 - x) * (1.0 + x)), g),)
+)
 def asin(xp: Any, x: Any, /) -> Any:
     """The angle in [-pi/2, pi/2] radians whose sine is x."""
     return xp.asin(x)
 
 
-@elementwise(kinds=FLOAT, domain=(-0.9, 0.9), vjp=(lambda xp, g, out, x: xp.multiply_no_nan(-xp.rsqrt((1.0 - x) * (1.0 + x)), g),))
+@elementwise(
+    kinds=FLOAT,
+    domain=(-0.9, 0.9),
+    vjp=(lambda xp, g, out, x: xp.multiply_no_nan(-xp.rsqrt((1.0 - x) * (1.0 + x)), g),),
+)
 def acos(xp: Any, x: Any, /) -> Any:
     """The angle in [0, pi] radians whose cosine is x."""
     return xp.acos(x)
@@ -388,7 +401,9 @@ def acosh(xp: Any, x: Any, /) -> Any:
     return xp.acosh(x)
 
 
-@elementwise(kinds=FLOAT, domain=(-0.9, 0.9), vjp=(lambda xp, g, out, x: xp.multiply_no_nan(1.0 / ((1.0 - x) * (1.0 + x)), g),))
+@elementwise(
+    kinds=FLOAT, domain=(-0.9, 0.9), vjp=(lambda xp, g, out, x: xp.multiply_no_nan(1.0 / ((1.0 - x) * (1.0 + x)), g),)
+)
 def atanh(xp: Any, x: Any, /) -> Any:
     """The inverse hyperbolic tangent."""
     return xp.atanh(x)

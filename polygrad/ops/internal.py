@@ -1,7 +1,7 @@
 """What derivative rules and composites need of `xp` beside the public functions.
 
-Here: small composites that users do not see: broadcasting backwards, spreading, constants shaped like an operand; and functions of `xp`
-that several modules of ops call.
+Here: small composites that users do not see: broadcasting backwards, spreading, constants shaped like an operand; and
+functions of `xp` that several modules of ops call.
 Not here: anything of the Array API.
 """
 
@@ -94,7 +94,10 @@ def swap_last(xp: Any, x: Any) -> Any:
 
 @composite(reference=None, dtypes="int")
 def checked_index(xp: Any, index: Any, size: Any, label: Any = False) -> Any:
-    """Return an index operand as int64 in [0, size), reported by the device where it is not in [-size, size), a label in [0, size)."""
+    """Return an index operand as int64 in [0, size), reported by the device where it is not in [-size, size).
+
+    A label in [0, size).
+    """
     wide = cast(xp, index, dtypes.int64)
     if size == 0 or shapes.size(wide.shape) == 0:
         return wide
@@ -103,7 +106,10 @@ def checked_index(xp: Any, index: Any, size: Any, label: Any = False) -> Any:
 
 @composite(reference=None, dtypes=ALL)
 def products_of_others(xp: Any, x: Any) -> Any:
-    """Return for each element the product of all others along the last axis, by shifted running products from both ends."""
+    """Return for each element the product of all others along the last axis.
+
+    By shifted running products from both ends.
+    """
     n = x.shape[-1]
     return _exclusive_product(xp, x, n, True) * _exclusive_product(xp, x, n, False)
 

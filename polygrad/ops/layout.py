@@ -110,14 +110,18 @@ def _infer_windows(x: Any, kernel: Any, stride: Any, dilation: Any) -> Any:
     counts = tuple((n - span) // s + 1 for n, span, s in zip(x.shape[-rank:], spans, stride, strict=True))
     if min(counts) < 1:
         raise ShapeError(
-            f"cannot lay windows of {list(kernel)} with dilation {list(dilation)} on the last axes of shape {list(x.shape)}: they span "
+            f"cannot lay windows of {list(kernel)} with dilation {list(dilation)} on the last axes of shape "
+            f"{list(x.shape)}: they span "
             f"{spans} elements; pad the array or take a smaller kernel"
         )
     return (*x.shape[:-rank], *counts, *kernel), x.dtype
 
 
 def _windows_back(xp: Any, g: Any, _out: Any, x: Any, kernel: Any, stride: Any, dilation: Any) -> Any:
-    """Sum over the kernel's places: all windows' elements at one place are a slice of x, so each goes back like a slice."""
+    """Sum over the kernel's places.
+
+    All windows' elements at one place are a slice of x, so each goes back like a slice.
+    """
     rank = len(kernel)
     lead, counts = x.shape[:-rank], g.shape[-2 * rank : -rank]
     whole = g.shape[:-rank]
@@ -166,7 +170,10 @@ def alias(xp: Any, x: Any, /) -> Any:
     jvp=(lambda xp, t, out, x, *rest: t,),
 )
 def call_output_(xp: Any, x: Any, *rest: Any) -> Any:
-    """One output of a function with a written derivative; the other operands are the function's inputs, the attribute its number."""
+    """One output of a function with a written derivative.
+
+    The other operands are the function's inputs, the attribute its number.
+    """
     return x
 
 

@@ -14,7 +14,8 @@ from polygrad.ops.table import primitive
 def _infer(a: Any, b: Any) -> Any:
     if a.shape[-1] != b.shape[-2]:
         raise ShapeError(
-            f"cannot multiply matrices {list(a.shape)} and {list(b.shape)}: the last axis of the first has {a.shape[-1]} elements, "
+            f"cannot multiply matrices {list(a.shape)} and {list(b.shape)}: the last axis of the first has "
+            f"{a.shape[-1]} elements, "
             f"the last but one of the second {b.shape[-2]}; they must be equal"
         )
     dtype = dtypes.promote(a.dtype, b.dtype)

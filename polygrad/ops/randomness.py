@@ -1,7 +1,8 @@
 """Random numbers as functions of a key and a counter: the same bits on every device.
 
 Here: random_bits and the distributions made of them. A key and a counter are host scalars of dtype uint64; `words_for`
-says by how many words a draw of some size moves on. Not here: seeds, the global counter, shuffling.
+says by how many words a draw of some size moves on.
+Not here: seeds, the global counter, shuffling.
 
 A 64-bit word is made of word i of the first half of a draw (high) and word i of the second half (low), so that both are
 read in order.

@@ -3,8 +3,9 @@
 Here: `gather_` and `scatter_add_`, each the derivative of the other, over the primitives that devices know.
 Not here: take, indexing and one_hot, which are written with them.
 
-A gather's plan says for each axis of the source where its index comes from: ``k >= 0``, the k-th axis of the result; ``-1 - j``, the j-th
-index operand, which broadcasts to the result's shape. Indices count from the end if negative; a bad one is reported by the device.
+A gather's plan says for each axis of the source where its index comes from: ``k >= 0``, the k-th axis of the result;
+``-1 - j``, the j-th index operand, which broadcasts to the result's shape. Indices count from the end if negative; a
+bad one is reported by the device.
 """
 
 from typing import Any
@@ -61,9 +62,12 @@ def _gather_back(xp: Any, g: Any, _out: Any, x: Any, *rest: Any) -> Any:
 
 
 def _one_position(xp: Any, g: Any, index: Any, target: Any, shape: Any, plan: Any, axis: int) -> Any:
-    """Return g where the target's position along *axis* is the index, else 0: nothing collides, so no scatter is needed.
+    """Return g where the target's position along *axis* is the index, else 0.
 
-    The forward gather has checked the index. This is the gradient of cross-entropy's pick, and it fuses with what is around it.
+    Nothing collides, so no scatter is needed.
+
+    The forward gather has checked the index. This is the gradient of cross-entropy's pick, and it fuses with what is
+    around it.
     """
     order = tuple(where for where in plan if where >= 0)
     rest = tuple(d for d in range(len(shape)) if d not in order)
@@ -93,7 +97,9 @@ def gather_(xp: Any, x: Any, *rest: Any) -> Any:
 
 @primitive(infer=lambda index, size, label: (index.shape, dtypes.int64), kind="check", kinds="int", vjp=None, jvp=None)
 def check_(xp: Any, index: Any, size: Any, label: Any, /) -> Any:
-    """Indices as int64 in [0, size): negative ones count from the end, and the device reports the first that is out of range.
+    """Indices as int64 in [0, size).
+
+    Negative ones count from the end, and the device reports the first that is out of range.
 
     A *label* does not count from the end: a negative one is out of range.
     """
@@ -101,7 +107,10 @@ def check_(xp: Any, index: Any, size: Any, label: Any, /) -> Any:
 
 
 def _row_numbers(xp: Any, indices: Any, shape: shapes.Shape, target: shapes.Shape, plan: Any, folded: int) -> Any:
-    """Return the row of each element of a scatter: the first *folded* axes of the target as one number, computed on the device."""
+    """Return the row of each element of a scatter.
+
+    The first *folded* axes of the target as one number, computed on the device.
+    """
     if folded == 1 and plan[0] < 0:
         return xp.astype(indices[-1 - plan[0]], dtypes.int64)  # the device wraps and checks it
     steps = shapes.strides(target[:folded])
@@ -118,7 +127,9 @@ def _row_numbers(xp: Any, indices: Any, shape: shapes.Shape, target: shapes.Shap
 
 @composite(reference=None, dtypes="int float")
 def scatter_add_(xp: Any, values: Any, *rest: Any) -> Any:
-    """Zeros of a target shape, with values added at the positions from which `gather_` reads; rest: indices, target, plan.
+    """Zeros of a target shape, with values added at the positions from which `gather_` reads.
+
+    Rest: indices, target, plan.
 
     Axes at the target's end along which no index varies stay together as rows; all others are folded into a row number.
     """

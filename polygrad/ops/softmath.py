@@ -1,7 +1,8 @@
 """Logarithm, root and cosine made only of integer ops, additions, multiplications and selections.
 
 Here: functions whose results have the same bits on every device, because each step is exact or rounded once by IEEE
-754. Random numbers need them. Not here: `log`, `sqrt`, `cos` for users, which are the device's own.
+754. Random numbers need them.
+Not here: `log`, `sqrt`, `cos` for users, which are the device's own.
 
 The polynomials interpolate at Chebyshev nodes; coefficients stand from the lowest power up.
 """

@@ -9,9 +9,9 @@ elementwise   one IR instruction; the body, called with ``xp = numpy``, is its r
 primitive     any other node that the schedule knows (reductions, movement, gather, matmul, ...); the body is its reference.
 composite     written over the namespace `xp` of ops; its `reference` is independent: NumPy, never itself.
 
-Derivatives. `vjp` holds for each operand a rule ``(xp, g, out, *operands, **attrs) -> gradient``, or None where the derivative is
-zero or does not exist; the sweep sums a gradient over broadcast axes itself. `jvp` holds for each operand ``(xp, t, out, *operands,
-**attrs) -> tangent``. For an elementwise op the Jacobian is diagonal, so one rule is both.
+Derivatives. `vjp` holds for each operand a rule ``(xp, g, out, *operands, **attrs) -> gradient``, or None where the
+derivative is zero or does not exist; the sweep sums a gradient over broadcast axes itself. `jvp` holds for each operand
+``(xp, t, out, *operands, **attrs) -> tangent``. For an elementwise op the Jacobian is diagonal, so one rule is both.
 """
 
 import inspect
@@ -49,7 +49,9 @@ class Op:
         self.dtypes: str = facts.get("dtypes", "") or self.kinds
         self.public: bool = facts.get("public", True)
         self.second: bool = facts.get("second", True)  # gradgradcheck applies
-        self.tolerance: float = facts.get("tolerance", 1.0)  # a factor on the test's own, with a reason beside the declaration
+        self.tolerance: float = facts.get(
+            "tolerance", 1.0
+        )  # a factor on the test's own, with a reason beside the declaration
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -105,8 +107,20 @@ def elementwise(
         pairs = domain if isinstance(domain[0], tuple) else (domain,) * arity
         return _declare(
             Op(
-                body.__name__, "elementwise", body, instr=instr or body.__name__, kinds=kinds, compares=compares, vjp=vjp,
-                jvp=vjp, verb=verb, lower=lower, public=public, samples=lambda draw: draw.elementwise(pairs), second=second, tolerance=tolerance,
+                body.__name__,
+                "elementwise",
+                body,
+                instr=instr or body.__name__,
+                kinds=kinds,
+                compares=compares,
+                vjp=vjp,
+                jvp=vjp,
+                verb=verb,
+                lower=lower,
+                public=public,
+                samples=lambda draw: draw.elementwise(pairs),
+                second=second,
+                tolerance=tolerance,
             )  # fmt: skip
         )
 
@@ -129,8 +143,17 @@ def primitive(
     def declare(body: Callable[..., Any]) -> Op:
         return _declare(
             Op(
-                body.__name__, kind, body, infer=infer, vjp=vjp, jvp=jvp, samples=samples, verb=verb, kinds=kinds,
-                instr=instr, public=False,
+                body.__name__,
+                kind,
+                body,
+                infer=infer,
+                vjp=vjp,
+                jvp=jvp,
+                samples=samples,
+                verb=verb,
+                kinds=kinds,
+                instr=instr,
+                public=False,
             )  # fmt: skip
         )
 
@@ -146,13 +169,23 @@ def composite(
     tolerance: float = 1.0,
     differentiable: bool = True,
 ) -> Callable[[Callable[..., Any]], Op]:
-    """Declare an op written over `xp`. *reference* takes the same arguments as NumPy arrays; None only where a test by hand exists."""
+    """Declare an op written over `xp`. *reference* takes the same arguments as NumPy arrays.
+
+    None only where a test by hand exists.
+    """
 
     def declare(body: Callable[..., Any]) -> Op:
         op = _declare(
             Op(
-                body.__name__, "composite", body, reference=reference, samples=samples, dtypes=dtypes, second=second,
-                tolerance=tolerance, vjp=(body,) if differentiable else None,
+                body.__name__,
+                "composite",
+                body,
+                reference=reference,
+                samples=samples,
+                dtypes=dtypes,
+                second=second,
+                tolerance=tolerance,
+                vjp=(body,) if differentiable else None,
             )  # fmt: skip
         )
         return op

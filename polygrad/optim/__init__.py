@@ -1,6 +1,7 @@
 """Optimisers: ``pg.optim``.
 
-Here: the public names, once. Not here: any code. Start reading at `optimizer.py`.
+Here: the public names, once.
+Not here: any code. Start reading at `optimizer.py`.
 """
 
 from polygrad.optim import lr_scheduler

@@ -1,9 +1,10 @@
 """The optimisers: each is its update formula.
 
-Here: SGD, Adam, AdamW, RMSprop. Not here: groups, gradients, saving (`optimizer.py`).
+Here: SGD, Adam, AdamW, RMSprop.
+Not here: groups, gradients, saving (`optimizer.py`).
 
-Each update is written from elementwise ops, so it is one kernel a parameter. Branches depend only on whether a hyper-parameter is
-used at all.
+Each update is written from elementwise ops, so it is one kernel a parameter. Branches depend only on whether a
+hyper-parameter is used at all.
 """
 
 import math
@@ -77,7 +78,8 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam: steps of about lr, each element scaled by the root of its mean squared gradient.
 
-    16-bit parameters are updated in float32, where a zero gradient moves nothing. Source: Kingma and Ba, Adam (2015), algorithm 1.
+    16-bit parameters are updated in float32, where a zero gradient moves nothing. Source: Kingma and Ba, Adam (2015),
+    algorithm 1.
 
     Parameters
     ----------
@@ -163,7 +165,7 @@ class RMSprop(Optimizer):
         This times the parameter is added to the gradient.
     """
 
-    def __init__(  # noqa: PLR0913  the hyper-parameters of the method
+    def __init__(
         self,
         params: Any,
         lr: float = 1e-2,

@@ -1,6 +1,7 @@
 """Keeping gradients small.
 
-Here: clipping by the norm of all gradients together. Not here: the step.
+Here: clipping by the norm of all gradients together.
+Not here: the step.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,7 @@
 """Learning rates that change with the step, bound to an optimiser.
 
-Here: schedules; each sets ``lr`` of the optimiser's groups. Not here: optimisers, which read it at each step.
+Here: schedules; each sets ``lr`` of the optimiser's groups.
+Not here: optimisers, which read it at each step.
 """
 
 import math
@@ -47,7 +48,8 @@ class Scheduler:
         """
         if not {"count", "first"} <= set(saved) or len(saved["first"]) != len(self.first):
             raise StateError(
-                f"cannot load this state into {type(self).__name__}: it must hold a count and {len(self.first)} first learning rates"
+                f"cannot load this state into {type(self).__name__}: it must hold a count and {len(self.first)} first "
+                "learning rates"
             )
         self.count, self.first = int(saved["count"]), [float(v) for v in saved["first"]]
         self._apply()

@@ -1,9 +1,11 @@
 """Optimizer: from gradients to new values, in one realize.
 
-Here: groups, gradients by name, the step, saving. Not here: the update formulas (`algorithms.py`), schedules (`lr_scheduler.py`).
+Here: groups, gradients by name, the step, saving.
+Not here: the update formulas (`algorithms.py`), schedules (`lr_scheduler.py`).
 
-Hyper-parameters are Python numbers in `groups`, read at each step and passed to kernels as launch arguments: changing them builds
-nothing. State is kept by the parameter's name; a parameter that appears twice (tied weights) is updated once.
+Hyper-parameters are Python numbers in `groups`, read at each step and passed to kernels as launch arguments: changing
+them builds nothing. State is kept by the parameter's name; a parameter that appears twice (tied weights) is updated
+once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -119,8 +121,6 @@ class Optimizer:
             for name, parameter in group["params"].items():
                 yield name, parameter, group
 
-    # ---- hyper-parameters ------------------------------------------------------------------------------------
-
     @property
     def lr(self) -> float:
         """The learning rate of the first group; setting it sets that of all groups."""
@@ -135,8 +135,6 @@ class Optimizer:
         """Forget the gradients: each parameter's `.grad` becomes None."""
         for _, parameter, _ in self._members():
             parameter.grad = None
-
-    # ---- the step --------------------------------------------------------------------------------------------
 
     def update(
         self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float
@@ -159,14 +157,14 @@ class Optimizer:
     def step(self, grads: Any = None, *, also: Any = ()) -> None:
         """Move every parameter that has a gradient, once.
 
-        New values, new state, what buffers wait for (running statistics) and *also* are computed together; parameters change only
-        when all of it worked.
+        New values, new state, what buffers wait for (running statistics) and *also* are computed together; parameters
+        change only when all of it worked.
 
         Parameters
         ----------
         grads : tree of arrays, optional
-            Gradients in the form of the parameters (a list for a list, names for names); without it each parameter's `.grad`. Of a
-            parameter given twice the distinct gradients are added.
+            Gradients in the form of the parameters (a list for a list, names for names); without it each parameter's
+            `.grad`. Of a parameter given twice the distinct gradients are added.
         also : tree of arrays
             What to compute with it, such as the loss, which then costs nothing more when it is read.
 
@@ -242,8 +240,6 @@ class Optimizer:
                 yield from named_arrays(tree, "" if isinstance(tree, Mapping) else str(k))
         else:
             yield from named_arrays(grads)
-
-    # ---- saving ----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return hyper-parameters and state by name, as constants that later steps do not change."""

@@ -9,4 +9,14 @@ from polygrad.runtime.devices import State, state, states
 from polygrad.runtime.memory import Buffer, Storage
 from polygrad.runtime.realize import realize, set_matmul_precision
 
-__all__ = ["Buffer", "Counts", "State", "Storage", "launch_counter", "realize", "set_matmul_precision", "state", "states"]
+__all__ = [
+    "Buffer",
+    "Counts",
+    "State",
+    "Storage",
+    "launch_counter",
+    "realize",
+    "set_matmul_precision",
+    "state",
+    "states",
+]

@@ -1,6 +1,7 @@
 """What was launched, built and allocated between two moments, over all devices.
 
-Here: `launch_counter`. Not here: times; the tracer of `polygrad.driver` has them.
+Here: `launch_counter`.
+Not here: times; the tracer of `polygrad.driver` has them.
 """
 
 import contextlib
@@ -11,7 +12,10 @@ from polygrad.runtime.devices import states
 
 
 class Counts:
-    """Launches (fused kernels, library ops, both), programs built and driver allocations; readable during and after the block."""
+    """Launches (fused kernels, library ops, both), programs built and driver allocations.
+
+    Readable during and after the block.
+    """
 
     def __init__(self) -> None:
         self._start = self._now()

@@ -1,6 +1,7 @@
 """The open devices as the runtime sees them: the bound driver, its pool, its plans, its status word.
 
-Here: `State` and `state(name)`. Not here: how drivers are found and bound (`polygrad.driver`), what runs.
+Here: `State` and `state(name)`.
+Not here: how drivers are found and bound (`polygrad.driver`), what runs.
 """
 
 import itertools
@@ -36,8 +37,6 @@ class State:
         self._tags = itertools.count(1)
         self._sites: dict[int, Any] = {}
 
-    # ---- the status word: bad indices that a kernel met ------------------------------------------------------
-
     def status(self) -> Any:
         """Return the handle of the status word."""
         if self._status is None:
@@ -63,7 +62,9 @@ class State:
         if not self._sites or self._status is None:
             return
         raw = bytearray(_STATUS_BYTES)
-        self.device.launch_op("read", (), (Ref(self._status.handle, 0, (4,), (1,), "int32"),), {"into": memoryview(raw)})
+        self.device.launch_op(
+            "read", (), (Ref(self._status.handle, 0, (4,), (1,), "int32"),), {"into": memoryview(raw)}
+        )
         tag, instruction, index = struct.unpack("<iiq", raw)
         sites, self._sites = self._sites, {}
         if tag:
@@ -76,11 +77,16 @@ class State:
 
 
 def _out_of_bounds(index: int, op: str, sizes: tuple[int, ...], trace: Any) -> OutOfBounds:
-    """Return the error that says which index a kernel has met; of several indexed axes the first that it does not fit."""
+    """Return the error that says which index a kernel has met.
+
+    Of several indexed axes the first that it does not fit.
+    """
     where = f" at {trace[0]}:{trace[1]}" if trace else ""
     if op == "take a label":
         number = index + LABEL_SHIFT if index < -LABEL_SHIFT // 2 else index
-        return OutOfBounds(f"cannot {op}{where}: it is {number}, but there are {sizes[0]} classes; it must be in [0, {sizes[0]})")
+        return OutOfBounds(
+            f"cannot {op}{where}: it is {number}, but there are {sizes[0]} classes; it must be in [0, {sizes[0]})"
+        )
     guilty = [n for n in sizes if not -n <= index < n] or list(sizes)
     if len(set(guilty)) > 1:
         listed = " or ".join(map(str, guilty))

@@ -1,6 +1,7 @@
 """What a realize would launch, for people.
 
-Here: `explain_nodes`. Not here: times (the tracer) and counts (`counting.py`).
+Here: `explain_nodes`.
+Not here: times (the tracer) and counts (`counting.py`).
 """
 
 from polygrad.driver.ir import ITEMSIZE
@@ -35,7 +36,9 @@ def _fused(step: Fused) -> str:
     rows, columns = list(extents[: kernel.parallel]), list(extents[kernel.parallel :])
     read, written = _traffic(step)
     head = f"fused kernel over {rows}" + (f", reducing {columns}" if columns else "")
-    return f"{head}: reads {read:,} bytes, writes {written:,} bytes\n" + _indent(show(kernel, (*step.ints, 0) if kernel.status >= 0 else step.ints))
+    return f"{head}: reads {read:,} bytes, writes {written:,} bytes\n" + _indent(
+        show(kernel, (*step.ints, 0) if kernel.status >= 0 else step.ints)
+    )
 
 
 def _traffic(step: Fused) -> tuple[int, int]:
@@ -58,7 +61,9 @@ def _traffic(step: Fused) -> tuple[int, int]:
 
 def _library(step: Library) -> str:
     operands = " and ".join(f"{o.dtype}{list(o.shape)}" for o in step.ins)
-    return f"{step.op}" + (f" of {operands}" if operands else "") + f" to {step.outs[0].dtype}{list(step.outs[0].shape)}"
+    return (
+        f"{step.op}" + (f" of {operands}" if operands else "") + f" to {step.outs[0].dtype}{list(step.outs[0].shape)}"
+    )
 
 
 def _indent(text: str) -> str:

@@ -3,8 +3,9 @@
 Here: `Pool`, `Buffer` (a block in use) and `Storage` (a strided view of a buffer).
 Not here: which values need memory, and when; the schedule knows.
 
-The pool keeps freed blocks by size class, because a fresh block is dear (page faults on a CPU, a driver call on a GPU). On a device
-whose work is queued in order a block may be handed out again while an earlier launch still reads it: the next one runs after it.
+The pool keeps freed blocks by size class, because a fresh block is dear (page faults on a CPU, a driver call on a GPU).
+On a device whose work is queued in order a block may be handed out again while an earlier launch still reads it: the
+next one runs after it.
 """
 
 import gc

@@ -1,7 +1,7 @@
 """From nodes to values: the only place where the graph meets a device.
 
-Here: `realize`. It walks the unrealized nodes, looks the structure up among the plans of the device, makes a plan if it is new,
-and runs it.
+Here: `realize`. It walks the unrealized nodes, looks the structure up among the plans of the device, makes a plan if it
+is new, and runs it.
 Not here: what a plan consists of (`schedule`), what a launch does (the driver).
 """
 
@@ -79,7 +79,10 @@ def _realize_on(found: State, asked: list[Node]) -> None:
 
 
 def _settle_transfers(pending: list[Node]) -> None:
-    """Bring operands from other devices before any device's lock is taken: two threads may copy in opposite directions."""
+    """Bring operands from other devices before any device's lock is taken.
+
+    Two threads may copy in opposite directions.
+    """
     seen: set[Node] = set()
     transfers = []
     stack = list(pending)
@@ -124,7 +127,8 @@ def _transfer(node: Node) -> None:
     _release(node)
 
 
-# What refers to a node during a walk beside its consumers: the order, the set, the position table, locals. Measured once, below.
+# What refers to a node during a walk beside its consumers: the order, the set, the position table, locals. Measured
+# once, below.
 _BASELINE = 0
 
 
@@ -139,7 +143,10 @@ def _uses(order: list[Node]) -> dict[Node, int]:
 
 
 def _held(order: list[Node], asked: list[Node]) -> tuple[set[Node], set[Node], list[int]]:
-    """Return the costly nodes that are worth a store, all that a recording needs, and one flag a node for the plan's key."""
+    """Return the costly nodes that are worth a store, all that a recording needs.
+
+    And one flag a node for the plan's key.
+    """
     uses = _uses(order)
     goal = set(asked)
     offered: set[Node] = set()
@@ -236,7 +243,9 @@ class Program:
         for at, operand in made.views:
             n = order[at]
             offset = operand.offset + (leaves[operand.slot].storage.offset if operand.slot < len(leaves) else 0)
-            n.storage = Storage(buffers[operand.slot], offset, operand.strides, operand.strides == shapes.strides(n.aval.shape))
+            n.storage = Storage(
+                buffers[operand.slot], offset, operand.strides, operand.strides == shapes.strides(n.aval.shape)
+            )
         for at, _ in (*made.results, *made.views):
             _release(order[at])
 
@@ -313,7 +322,10 @@ def set_matmul_precision(precision: str) -> None:
 
 
 def _origin(node: Node, _instruction: int) -> tuple[str, tuple[int, ...], Any]:
-    """Return what an OutOfBounds says of a gather: its verb, the sizes of the axes that are indexed, the user's line."""
+    """Return what an OutOfBounds says of a gather.
+
+    Its verb, the sizes of the axes that are indexed, the user's line.
+    """
     if node.spec.op.kind == "check":
         size, label = node.spec.attrs
         return ("take a label" if label else "index"), (size,), node.trace

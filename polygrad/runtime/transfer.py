@@ -1,6 +1,7 @@
 """Bytes in and out: host to device, device to host, device to device.
 
-Here: copies, always because somebody asked. Not here: NumPy arrays and DLPack, which the array layer turns into memoryviews.
+Here: copies, always because somebody asked.
+Not here: NumPy arrays and DLPack, which the array layer turns into memoryviews.
 """
 
 from polygrad import shapes
@@ -74,7 +75,10 @@ def contiguous(node: Node) -> Node:
 
 
 def download(node: Node, into: memoryview) -> None:
-    """Copy the value of *node* into *into*, contiguous writable bytes; waits for it, and raises what the launches met."""
+    """Copy the value of *node* into *into*, contiguous writable bytes.
+
+    Waits for it, and raises what the launches met.
+    """
     source = contiguous(node)
     assert node.device is not None  # noqa: S101  arrays always have a device
     found = state(node.device)
@@ -88,7 +92,10 @@ def download(node: Node, into: memoryview) -> None:
 
 
 def view(node: Node) -> tuple[memoryview, Buffer | None, int]:
-    """Return the value of *node* as bytes of host memory without a copy, what keeps them alive, and the offset in elements."""
+    """Return the value of *node* as bytes of host memory without a copy, what keeps them alive.
+
+    And the offset in elements.
+    """
     realize([node])
     assert node.device is not None  # noqa: S101  arrays always have a device
     found = state(node.device)
@@ -118,5 +125,3 @@ def synchronize(device: str) -> None:
     with found.lock:
         found.device.synchronize()
         found.check()
-
-

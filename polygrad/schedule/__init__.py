@@ -1,6 +1,7 @@
 """The schedule: from a graph of nodes to an ordered list of kernels.
 
-Here: `plan`, and the records that it returns. Read `fuse.py` for the policy, `group.py` for one kernel, `index.py` for its arithmetic.
+Here: `plan`, and the records that it returns. Read `fuse.py` for the policy, `group.py` for one kernel, `index.py` for
+its arithmetic.
 Not here: memory, launching, derivatives.
 """
 

@@ -4,7 +4,6 @@ Here: `Body`, called as ``body("add", a, b)``; decisions that hold for every ker
 Not here: which nodes are in a kernel (`group.py`), what a driver makes of it.
 """
 
-
 from polygrad import dtypes
 from polygrad.driver.ir import SCALAR_OPS, STORAGE, Instr
 from polygrad.ops.table import Op
@@ -59,7 +58,10 @@ class Body:
         return instr.args[0] if instr.op == "negative" else None
 
     def _without_sign(self, op: str, args: tuple[int, ...]) -> int | None:
-        """Move a negation outwards, where it may cancel or end up on a row; rounding is symmetric, so no bit changes."""
+        """Move a negation outwards, where it may cancel or end up on a row.
+
+        Rounding is symmetric, so no bit changes.
+        """
         inner = [self._operand_of_negative(a) for a in args]
         if op == "negative":
             return inner[0]
@@ -117,8 +119,8 @@ class Body:
 def guard_loads(instrs: list[Instr], stored: list[int]) -> tuple[list[Instr], list[int]]:
     """Guard the loads that only one arm of a `where` uses, if its condition is known from indices and scalars alone.
 
-    The loads of a masked element are then not made (a causal mask halves the traffic). The instructions come back in an order
-    in which a guard stands before its load and without dead ones, together with the new number of each old one.
+    The loads of a masked element are then not made (a causal mask halves the traffic). The instructions come back in an
+    order in which a guard stands before its load and without dead ones, together with the new number of each old one.
     """
     index_only = _index_only(instrs)
     guards: list[int | None] = [None] * len(instrs)  # None: not used yet; -1: used without a guard
@@ -177,5 +179,3 @@ def _in_order(instrs: list[Instr], stored: list[int]) -> tuple[list[Instr], list
 def name(dtype: dtypes.DType) -> str:
     """Return the IR's name of a dtype."""
     return str(dtype.name)
-
-

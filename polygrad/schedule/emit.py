@@ -15,7 +15,9 @@ from polygrad.schedule.index import Axis, Expr, address, combine, settle, settle
 
 
 class FusedLaunch(NamedTuple):
-    """A kernel with what it is launched with. Buffers are given as nodes: the value of the node is the buffer's content.
+    """A kernel with what it is launched with. Buffers are given as nodes.
+
+    The value of the node is the buffer's content.
 
     `offsets` lists the ints to which the storage offset of a leaf is added at launch: (position in ints, node).
     `partials` gives for each buffer that holds parts of a node its number of elements and the node.
@@ -86,10 +88,15 @@ class Emitter:
             ints += own
         traced = {numbers[k]: node for k, node in self.gathers.items() if numbers[k] >= 0}
         return FusedLaunch(
-            kernel, tuple(self.buffers), tuple(ints), tuple(self.scalars), tuple(offsets), outputs, self.partials, traced
+            kernel,
+            tuple(self.buffers),
+            tuple(ints),
+            tuple(self.scalars),
+            tuple(offsets),
+            outputs,
+            self.partials,
+            traced,
         )
-
-    # ---- values ---------------------------------------------------------------------------------------------------
 
     def value(self, demand: Demand) -> int:
         """Return the number of a demand's value."""
@@ -125,7 +132,10 @@ class Emitter:
         return body.apply(node.spec.op, args)
 
     def _reduce(self, kind: str, value: int) -> int:
-        """Reduce a value; one that is the same along the reduced axes is its own maximum, and is spread out for a sum."""
+        """Reduce a value.
+
+        One that is the same along the reduced axes is its own maximum, and is spread out for a sum.
+        """
         if len(self.axes) == len(self.rows):
             return value  # every reduced axis has one element
         if not self._is_full(value):
@@ -174,8 +184,6 @@ class Emitter:
                     check = self.body("less", index, limit) if bound is high else self.body("less_equal", limit, index)
                     inside = check if inside is None else self.body("bitwise_and", inside, check)
         return value if inside is None else self.body.where(inside, value, fill)
-
-    # ---- memory ---------------------------------------------------------------------------------------------------
 
     def _buffer(self, node: Any, dtype: str) -> int:
         for k, have in enumerate(self.buffers):
@@ -227,18 +235,25 @@ class Emitter:
         return self._gather_load(demand, source, flat, args, [(strides[k], shape[k]) for k, _ in indexed])
 
     def _check(self, demand: Demand) -> int:
-        """Report an index if it is bad: a gather of stride 0 reads the first element of some memory, with the index checked."""
+        """Report an index if it is bad.
+
+        A gather of stride 0 reads the first element of some memory, with the index checked.
+        """
         body, (size, label) = self.body, demand.node.spec.attrs
         index = body.cast(self.value(demand.args[0]), "int64")
         negative = body("less", index, body.const(0, "int64"))
-        asked = body.where(negative, body("subtract", index, body.const(LABEL_SHIFT, "int64")), index) if label else index
+        asked = (
+            body.where(negative, body("subtract", index, body.const(LABEL_SHIFT, "int64")), index) if label else index
+        )
         seen = self._gather_load(demand, demand.extra, combine(0, []), (asked,), [(0, size)])
         index = body.where(body("equal", seen, seen), index, index)  # the load counts as used
         if label:
             return index
         return body.where(negative, body("add", index, body.const(size, "int64")), index)
 
-    def _gather_load(self, demand: Demand, source: Node, flat: Expr, args: tuple[int, ...], gathers: list[tuple[int, int]]) -> int:
+    def _gather_load(
+        self, demand: Demand, source: Node, flat: Expr, args: tuple[int, ...], gathers: list[tuple[int, int]]
+    ) -> int:
         classes, dynamic = self._strides(flat)
         windows = [(self.position[a], low, high) for a, low, high in demand.windows]
         dtype = name(source.dtype)

@@ -1,6 +1,7 @@
 """Library ops for devices that do not have them, as fused kernels on the same device.
 
-Here: matmul as multiply and sum, random bits as integer arithmetic, scatter-add as a masked sum. Slow, right, and never on the host.
+Here: matmul as multiply and sum, random bits as integer arithmetic, scatter-add as a masked sum. Slow, right, and never
+on the host.
 Not here: the fast versions, which are the drivers' own.
 """
 
@@ -62,7 +63,12 @@ def _matmul(node: Node, operands: list[Operand]) -> FusedLaunch:
             buffers.append(base)
         classes, dynamic = _classes(strides)
         views.append((View(buffers.index(base), dtype, classes), [offset, *dynamic], base))
-        values.append(body.cast(body.add(Instr("load", dtype, (), len(views) - 1)), "float32" if dtype in ("float16", "bfloat16") else dtype))
+        values.append(
+            body.cast(
+                body.add(Instr("load", dtype, (), len(views) - 1)),
+                "float32" if dtype in ("float16", "bfloat16") else dtype,
+            )
+        )
     total = body.cast(body.reduce("sum", body("multiply", *values)), dtype)
     classes, dynamic = _classes(out)
     buffers.append(node)
@@ -110,7 +116,11 @@ def _scatter(node: Node, operands: list[Operand]) -> FusedLaunch:
     body = Body()
     views: list[tuple[View, list[int], Node | None]] = [
         (View(0, "int64", (0, 0, 1)), [orow], rows),
-        (View(1, dtype, (0, 1, None), gathers=1), [ov, m, 0, n], values),  # a gather of stride 0: it checks the row number
+        (
+            View(1, dtype, (0, 1, None), gathers=1),
+            [ov, m, 0, n],
+            values,
+        ),  # a gather of stride 0: it checks the row number
     ]
     row = body.add(Instr("load", "int64", (), 0))
     value = body.add(Instr("load", dtype, (row,), 1))

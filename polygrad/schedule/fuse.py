@@ -1,8 +1,8 @@
 """Where one kernel ends and the next begins.
 
-Here: the policy. Nodes are visited consumers first; a group grows from its seed towards the operands until something must be in
-memory. Kept in memory: what was asked for, operands of library ops and gathers, reductions that do not fit the space of their consumer,
-and values shared by several kernels that cost more to compute again than to read.
+Here: the policy. Nodes are visited consumers first; a group grows from its seed towards the operands until something
+must be in memory. Kept in memory: what was asked for, operands of library ops and gathers, reductions that do not fit
+the space of their consumer, and values shared by several kernels that cost more to compute again than to read.
 Not here: index arithmetic, kernel text, memory.
 """
 
@@ -40,7 +40,9 @@ class Step:
 class Fusion:
     """Turns unrealized nodes into an ordered list of steps."""
 
-    def __init__(self, order: list[Node], wanted: Iterable[Node], offered: Iterable[Node], info: DeviceInfo, sharing: bool = True) -> None:
+    def __init__(
+        self, order: list[Node], wanted: Iterable[Node], offered: Iterable[Node], info: DeviceInfo, sharing: bool = True
+    ) -> None:
         self.info = info
         self.sharing = sharing  # whether kernels may make more than their seed; off when a plan has turned out circular
         self.wanted: set[Node] = set()
@@ -74,8 +76,6 @@ class Fusion:
         if node.storage is None and node not in self.wanted:
             self.wanted.add(node)
             heapq.heappush(self._heap, (-node.number, node))
-
-    # ---- estimates ------------------------------------------------------------------------------------------
 
     def _costs(self) -> dict[Node, tuple[int, int]]:
         """Return for each node how many loads of its own size, and how many instructions, computing it again takes (capped)."""
@@ -111,8 +111,6 @@ class Fusion:
         over, shape = node.spec.attrs[0], parent.aval.shape
         kept = [k for k in range(len(shape)) if k not in over and shape[k] > 1]
         return bool(kept) and all(k < kept[0] for k in over if shape[k] > 1) and parent.aval.size > SMALL
-
-    # ---- the work list ------------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
         while self._heap:
@@ -168,8 +166,6 @@ class Fusion:
         self.produced[node] = step
         self.steps.append(step)
 
-    # ---- decisions inside a group ----------------------------------------------------------------------------------
-
     def _decide(self, group: Group, demand: Demand) -> bool:
         """Whether the node of *demand* is computed in *group*; if not, it is read from memory."""
         node = demand.node
@@ -202,7 +198,12 @@ class Fusion:
             return
         for demand in group.demands:
             node = demand.node
-            if node is seed or demand.how in ("load", "scalar", "alias") or node in self.produced or node in group.stores:
+            if (
+                node is seed
+                or demand.how in ("load", "scalar", "alias")
+                or node in self.produced
+                or node in group.stores
+            ):
                 continue
             shared = node in self.wanted or node in self.offered or self._shared_outside(group, node)
             if not shared or node.spec.op.kind in MOVEMENT:
@@ -240,10 +241,11 @@ class Fusion:
                     stack.append(p)
         return False
 
-    # ---- company --------------------------------------------------------------------------------------------------------
-
     def _join(self, node: Node) -> bool:
-        """Compute *node* in a kernel that already runs over the same space and reads the same memory; return whether it was."""
+        """Compute *node* in a kernel that already runs over the same space and reads the same memory.
+
+        Return whether it was.
+        """
         if node.aval.size <= 1 or node.spec.op.kind == "reduce":
             return self._join_reduce(node)
         for step in reversed(self.steps[-JOIN_WINDOW:]):
@@ -285,7 +287,10 @@ class Fusion:
         outputs = set(step.outputs)
         if any(n in outputs for n in fresh) or any(self.reaches(fresh, n) for n in outputs):
             return False
-        if not self._shares(trial, node, before) or len(trial.inputs) + len(step.outputs) + 2 > self.info.limits.max_buffers:
+        if (
+            not self._shares(trial, node, before)
+            or len(trial.inputs) + len(step.outputs) + 2 > self.info.limits.max_buffers
+        ):
             return False
         trial.stores[node] = demand
         if not trial.covers(demand if demand.same is None else demand.same):
@@ -346,10 +351,11 @@ class Fusion:
         self._record(step, trial.seed)
         return True
 
-    # ---- order ------------------------------------------------------------------------------------------------------------
-
     def _sorted(self) -> list[Step]:
-        """Return the steps, operands first; kernels that wait for each other are taken apart and planned again without joins."""
+        """Return the steps, operands first.
+
+        Kernels that wait for each other are taken apart and planned again without joins.
+        """
         done: set[int] = set()
         out: list[Step] = []
         state: dict[int, int] = {}
@@ -359,7 +365,9 @@ class Fusion:
             if id(step) in done:
                 stack.pop()
                 continue
-            waiting = [s for n in step.inputs if n.storage is None and id(s := self.produced[n]) not in done and s is not step]
+            waiting = [
+                s for n in step.inputs if n.storage is None and id(s := self.produced[n]) not in done and s is not step
+            ]
             if waiting:
                 state[id(step)] = state.get(id(step), 0) + 1
                 if state[id(step)] > len(self.steps) + 1:

@@ -1,7 +1,8 @@
 """One kernel in the making: which nodes it computes, at which indices, and what it must read.
 
 Here: `Group`, a set of demands (a node read at a map), grown from a seed towards its operands.
-Not here: where one kernel ends and the next begins, which the policy in `fuse.py` decides; the kernel's text, in `emit.py`.
+Not here: where one kernel ends and the next begins, which the policy in `fuse.py` decides; the kernel's text, in
+`emit.py`.
 """
 
 import heapq
@@ -88,8 +89,6 @@ class Group:
         other._known = dict(self._known)
         return other
 
-    # ---- the iteration space ----------------------------------------------------------------------------
-
     def settle(self) -> None:
         """Replace split axes by their parts."""
         self.axes = [leaf for a in self.axes for leaf in a.leaves()]
@@ -112,8 +111,6 @@ class Group:
             return is_bijection(flat, self.axes, demand.node.aval.size)
         return is_bijection(flat, self.parallel, demand.node.aval.size)
 
-    # ---- growth ---------------------------------------------------------------------------------------------
-
     def need(self, node: Node, index: Map, windows: Windows = ()) -> Demand:
         """Ask for *node* at *index*; it is looked at when all its consumers have been."""
         demand = Demand(node, index, windows)
@@ -122,7 +119,10 @@ class Group:
         return demand
 
     def grow(self, decide: Callable[["Group", Demand], bool], limit: int, buffers: int) -> None:
-        """Work through the waiting demands, consumers first; *decide* says whether a node is computed here or read from memory."""
+        """Work through the waiting demands, consumers first.
+
+        *decide* says whether a node is computed here or read from memory.
+        """
         while self._waiting:
             demand = heapq.heappop(self._waiting)[2]
             self.settle()
@@ -177,8 +177,6 @@ class Group:
         demand.extra = (base, flat)
         self.inputs[base] = None
 
-    # ---- movement, which only rewrites maps ---------------------------------------------------------------------
-
     def _alias(self, demand: Demand) -> None:
         demand.how = "alias"
         demand.args = [self.need(demand.node.parents[0], demand.index, demand.windows)]
@@ -227,9 +225,7 @@ class Group:
         kernel, stride, dilation = demand.node.spec.attrs
         index, axes = demand.index, len(kernel)
         lead = len(index) - 2 * axes
-        moved = [
-            combine(0, [(index[lead + k], stride[k]), (index[lead + axes + k], dilation[k])]) for k in range(axes)
-        ]
+        moved = [combine(0, [(index[lead + k], stride[k]), (index[lead + axes + k], dilation[k])]) for k in range(axes)]
         demand.how = "alias"
         demand.args = [self.need(demand.node.parents[0], (*index[:lead], *moved), demand.windows)]
 
@@ -274,8 +270,6 @@ class Group:
         demand.how, demand.extra = "pad", conditions
         demand.args = [self.need(parent, tuple(index), tuple(windows))]
 
-    # ---- what computes ----------------------------------------------------------------------------------------------
-
     def _iota(self, demand: Demand) -> None:
         demand.how = "iota"
 
@@ -287,7 +281,10 @@ class Group:
         self.inputs[demand.extra[0]] = None
 
     def _check(self, demand: Demand) -> None:
-        """Compute an index and report it if it is bad, by a load from any memory that it is made of: a load can report."""
+        """Compute an index and report it if it is bad, by a load from any memory that it is made of.
+
+        A load can report.
+        """
         parent = anchor = demand.node.parents[0]
         while anchor.storage is None and anchor.spec.op.kind in _LIGHT:
             parts = [p for p in anchor.parents if p.spec.op.kind != "scalar"]

@@ -3,8 +3,9 @@
 Here: kernel axes that can be split, affine expressions over them, and the way of a reshape through them.
 Not here: nodes, kernels.
 
-Every node inside a kernel is read at a *map*: for each of its axes one affine expression over the kernel's axes. Movement ops rewrite
-maps, so they cost nothing. A reshape is followed by splitting kernel axes; where that fails, the operand is materialised.
+Every node inside a kernel is read at a *map*: for each of its axes one affine expression over the kernel's axes.
+Movement ops rewrite maps, so they cost nothing. A reshape is followed by splitting kernel axes; where that fails, the
+operand is materialised.
 """
 
 import itertools
@@ -88,7 +89,10 @@ def address(index: Map, strides: tuple[int, ...], offset: int = 0) -> Expr:
 
 
 def through_reshape(index: Map, shape: shapes.Shape, source: shapes.Shape) -> Map | None:
-    """Return the map of the operand of a reshape to *shape*, read at *index*; None if no splitting of axes gives one."""
+    """Return the map of the operand of a reshape to *shape*, read at *index*.
+
+    None if no splitting of axes gives one.
+    """
     out: list[Expr] = []
     at = 0
     for inner, outer in _blocks(source, shape):
@@ -170,7 +174,10 @@ def _place(
 
 
 def align(axes: list[Axis], extents: list[int]) -> list[list[Axis]] | None:
-    """Group kernel axes into runs whose extents multiply to *extents*, splitting where needed; None if they do not fit."""
+    """Group kernel axes into runs whose extents multiply to *extents*, splitting where needed.
+
+    None if they do not fit.
+    """
     if math.prod(a.extent for a in axes) != math.prod(extents):
         return None
     pending = list(reversed(axes))

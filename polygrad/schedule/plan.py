@@ -3,8 +3,8 @@
 Here: `plan(...)`, the whole of scheduling in one call, and the records that the runtime executes.
 Not here: memory, launching, caching of plans.
 
-Slots number the values of one run: first the leaves (values already on the device, in the order in which they are met), then the
-nodes of the order, then buffers of partial sums.
+Slots number the values of one run: first the leaves (values already on the device, in the order in which they are met),
+then the nodes of the order, then buffers of partial sums.
 """
 
 from typing import Any, NamedTuple
@@ -61,7 +61,9 @@ class Plan(NamedTuple):
     steps: tuple[Fused | Library, ...]
     slots: int
     results: tuple[tuple[int, int], ...]  # (position in the order, slot)
-    views: tuple[tuple[int, Operand], ...]  # (position in the order, view) for what was asked for and needs no memory of its own
+    views: tuple[
+        tuple[int, Operand], ...
+    ]  # (position in the order, view) for what was asked for and needs no memory of its own
 
 
 def plan(
@@ -110,7 +112,9 @@ def _resolve(asked: list[Node]) -> tuple[list[Node], dict[Node, Any]]:
             wanted[base] = None
     for node in [n for n in wanted if n.spec.op.kind == "slice"]:
         found = view_of(node, set(wanted) - {node})
-        if found is not None and (found[0].storage is not None or found[0].spec.op.kind in ("matmul", "reduce", "scatter")):
+        if found is not None and (
+            found[0].storage is not None or found[0].spec.op.kind in ("matmul", "reduce", "scatter")
+        ):
             del wanted[node]
             if found[0].storage is None:
                 wanted[found[0]] = None

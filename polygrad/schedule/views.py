@@ -1,6 +1,7 @@
 """Nodes that are views: movement ops over memory, as strides and an offset.
 
-Here: `view_of`. Not here: movement inside a kernel, which rewrites maps (`group.py`).
+Here: `view_of`.
+Not here: movement inside a kernel, which rewrites maps (`group.py`).
 """
 
 from typing import Any
@@ -15,7 +16,9 @@ View = tuple[Node, tuple[int, ...], tuple[int, ...], int]
 
 
 def view_of(node: Node, wanted: set[Node]) -> View | None:
-    """Return *node* as a strided view (base, shape, strides, offset) of memory that is there or will be; None if it is not one.
+    """Return *node* as a strided view (base, shape, strides, offset) of memory that is there or will be.
+
+    None if it is not one.
 
     The base is the nearest node below a chain of movement ops; an unrealized base counts as contiguous.
     """

@@ -1,6 +1,7 @@
 """Comparing arrays, with a tolerance that their dtype explains.
 
-Here: `assert_close`. Not here: derivatives.
+Here: `assert_close`.
+Not here: derivatives.
 """
 
 from typing import Any
@@ -52,7 +53,9 @@ def _compare(actual: Any, expected: Any, rtol: float | None, atol: float | None,
     _compare_arrays(actual, expected, rtol, atol, check_dtype, path)
 
 
-def _compare_arrays(actual: Any, expected: Any, rtol: float | None, atol: float | None, check_dtype: bool, path: str) -> None:
+def _compare_arrays(
+    actual: Any, expected: Any, rtol: float | None, atol: float | None, check_dtype: bool, path: str
+) -> None:
     a, e = _value(actual), _value(expected)
     typed = all(hasattr(v, "dtype") for v in (actual, expected))
     assert a.shape == e.shape, f"{path} shapes differ: {list(a.shape)} and {list(e.shape)}".strip()  # noqa: S101
@@ -62,7 +65,11 @@ def _compare_arrays(actual: Any, expected: Any, rtol: float | None, atol: float 
     if "float" not in kinds:
         np.testing.assert_array_equal(a, e, err_msg=path)
         return
-    floats = [v.dtype.name for v, given in ((a, actual), (e, expected)) if hasattr(given, "dtype") and v.dtype.name in _TOLERANCE]
+    floats = [
+        v.dtype.name
+        for v, given in ((a, actual), (e, expected))
+        if hasattr(given, "dtype") and v.dtype.name in _TOLERANCE
+    ]
     relative, absolute = max((_TOLERANCE[name] for name in floats), default=_TOLERANCE["float64"])
     np.testing.assert_allclose(
         a.astype(np.float64), e.astype(np.float64),

@@ -1,6 +1,7 @@
 """Checks of derivatives against differences, and of forward mode against reverse mode.
 
-Here: `gradcheck`, `gradgradcheck`. Not here: the rules, which are in the op table.
+Here: `gradcheck`, `gradgradcheck`.
+Not here: the rules, which are in the op table.
 
 Along a random direction v, with a random cotangent u, three numbers must agree:
 
@@ -68,7 +69,9 @@ def gradcheck(
         _check_direction(call, arrays, rng, eps, tol, forward)
 
 
-def gradgradcheck(f: Callable[..., Any], *inputs: Any, eps: float = 1e-5, tol: float = 1e-6, forward: bool = True, seed: int = 0) -> None:
+def gradgradcheck(
+    f: Callable[..., Any], *inputs: Any, eps: float = 1e-5, tol: float = 1e-6, forward: bool = True, seed: int = 0
+) -> None:
     """Raise AssertionError unless the second derivatives of *f* are right: `gradcheck` of its vjp, cotangents included.
 
     See `gradcheck` for the parameters.
@@ -115,7 +118,9 @@ def _floats(tree: Any) -> list[Array]:
     return found
 
 
-def _check_direction(call: Callable[..., Any], arrays: list[Array], rng: Any, eps: float, tol: float, forward: bool) -> None:
+def _check_direction(
+    call: Callable[..., Any], arrays: list[Array], rng: Any, eps: float, tol: float, forward: bool
+) -> None:
     values = [x.numpy() for x in arrays]
     directions = [np.asarray(rng.standard_normal(v.shape)) for v in values]
     norm = np.sqrt(sum(float(np.sum(d * d)) for d in directions)) or 1.0
@@ -151,4 +156,6 @@ def _like(array: Array, value: Any) -> Array:
 
 def _agree(first: str, a: float, second: str, b: float, limit: float) -> None:
     if not abs(a - b) <= limit:
-        raise AssertionError(f"{first} gives {a!r} along a random direction, {second} {b!r}: they differ by {abs(a - b):.3g}, more than {limit:.3g}")
+        raise AssertionError(
+            f"{first} gives {a!r} along a random direction, {second} {b!r}: they differ by {abs(a - b):.3g}, more than {limit:.3g}"
+        )

@@ -88,8 +88,6 @@ class Addressing:
         if kernel.status >= 0:
             self.written.add(kernel.status)
 
-    # ---- arguments ------------------------------------------------------------------------------------
-
     def arguments(self) -> tuple[Argument, ...]:
         """Return the arguments in order: buffers, ints, scalars."""
         kernel = self.kernel
@@ -109,8 +107,6 @@ class Addressing:
     def scalar(self, slot: int) -> str:
         """Return a launch scalar as a value of its dtype."""
         return f"(c{slot} != 0)" if self.kernel.scalars[slot] == "bool" else f"c{slot}"
-
-    # ---- addresses ------------------------------------------------------------------------------------
 
     def term(self, v: int, axis: int, index: str) -> str:
         """Return what an axis adds to the address of view *v*; empty if nothing."""
@@ -159,8 +155,6 @@ class Addressing:
     def to_memory(self, text: str, dtype: str) -> str:
         """Return a value in a register as it lies in memory."""
         return f"({self.dialect.types['bool']})({text})" if dtype == "bool" else text
-
-    # ---- gathers --------------------------------------------------------------------------------------
 
     def gather(self, position: int, j: int, value: str, dtype: str) -> str:
         """Return gather index number *j* of the load at *position*, checked: wrapped, clamped, reported.

@@ -1,6 +1,7 @@
 """Fewer and better ordered axes: a kernel and the ints of one launch, rewritten to the same work over simpler axes.
 
-Here: `collapse`. Not here: any decision about threads or vectors.
+Here: `collapse`.
+Not here: any decision about threads or vectors.
 
 Axes of extent 1 go; neighbours that every view strides through as through one axis become one; parallel axes are put in
 the order in which stores (or else loads) run through memory, reduced axes likewise; strides that are 0 or 1 in this
@@ -91,8 +92,6 @@ class _Axes:
         n = self.extents[inner]
         used = {*self.stored, *self.loaded}
         return all(self.strides[v][outer] == self.strides[v][inner] * n for v in used)
-
-    # ---- the result -----------------------------------------------------------------------------------
 
     def view(self, v: int) -> tuple[View, list[int]]:
         """Return view *v* over the new axes, and its launch ints."""

@@ -1,6 +1,7 @@
 """How a kernel is run on a CPU device: which axis is the vector axis, how long vectors are, what is kept, what is split.
 
-Here: decisions, from a kernel's structure and a launch's extents. Not here: text (`cpu_style.py`, `cpu_walks.py`).
+Here: decisions, from a kernel's structure and a launch's extents.
+Not here: text (`cpu_style.py`, `cpu_walks.py`).
 """
 
 import functools
@@ -13,7 +14,7 @@ from polygrad.driver.render.addressing import named_ints
 from polygrad.driver.render.cpu_vector import DEAR
 from polygrad.driver.render.dialect import Dialect
 
-STRIP = 4  # vectors of columns in a strip of a split walk
+BLOCKS = 128  # vectors of columns in a strip at most: 4 KiB for each value that is carried along
 LEAST_PART = 16384  # elements; a walk is not split into less
 SMALL = 4096  # elements; less is not divided among work-items at all
 
@@ -59,7 +60,7 @@ def plan(kernel: Kernel, ints: Sequence[int], items: int, dialect: Dialect, loca
     rows, along = math.prod(extents[: kernel.parallel]), math.prod(extents[kernel.parallel :])
     tasks = rows
     if 0 <= axis < kernel.parallel:
-        tasks = rows // extents[axis] * -(-extents[axis] // (width * STRIP))
+        tasks = rows // extents[axis] * -(-extents[axis] // (width * BLOCKS))
     partial = any(view.partial for view in kernel.views)
     if tasks * 2 <= items and rows * along >= 2 * LEAST_PART and along >= 64 and not partial:  # noqa: PLR2004
         return Plan(axis, width, split=True)
@@ -121,9 +122,7 @@ def walks(kernel: Kernel) -> tuple[Walk, ...]:
     found = []
     for level in range(levels + 1):
         reduces = [n for n, i in enumerate(kernel.body) if i.op == "reduce" and placed[n].level == level + 1]
-        stores = [
-            s for s, store in enumerate(kernel.stores) if placed[store.value] == (True, level)
-        ]
+        stores = [s for s, store in enumerate(kernel.stores) if placed[store.value] == (True, level)]
         if reduces or stores:
             roots = [kernel.body[n].args[0] for n in reduces] + [kernel.stores[s].value for s in stores]
             found.append(Walk(level, tuple(reduces), tuple(stores), needed(kernel, roots, full=True)))
@@ -170,10 +169,12 @@ def sizes(kernel: Kernel, chosen: Plan, ints: Sequence[int], items: int) -> Size
     tasks = rows
     columns = walks(kernel) and 0 <= chosen.axis < kernel.parallel
     if columns:
-        tasks = rows // extents[chosen.axis] * -(-extents[chosen.axis] // (chosen.width * STRIP))
+        tasks = rows // extents[chosen.axis] * -(-extents[chosen.axis] // (chosen.width * BLOCKS))
     if not chosen.split:
         whole = 1 if rows * along <= SMALL else min(items, rows if not columns else items)
-        return Sizes((whole,), 1, 0, tuple(along * ITEMSIZE[kernel.body[n].dtype] for n in kept_values(kernel) if chosen.kept))
+        return Sizes(
+            (whole,), 1, 0, tuple(along * ITEMSIZE[kernel.body[n].dtype] for n in kept_values(kernel) if chosen.kept)
+        )
     parts = max(1, min(-(-items // tasks), along * rows // tasks // LEAST_PART, along))
     slots = sum(ITEMSIZE[instr.dtype] for instr in kernel.body if instr.op == "reduce")
     passes = walks(kernel)

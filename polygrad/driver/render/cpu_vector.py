@@ -18,7 +18,23 @@ Scope = dict[tuple[int, bool], str]
 
 # Ops whose cost is that of a library routine; a value that needs one is worth keeping rather than computing again.
 DEAR = frozenset(
-    ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "pow")
+    (
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "atan2",
+        "pow",
+    )
     + ("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "fmod", "nextafter", "quotient", "modulo")
 )
 
@@ -63,8 +79,6 @@ class Values:
         """Return the register type of a value."""
         return self.dialect.register(self.kernel.body[position].dtype, self.width if vector else 1)
 
-    # ---- operands -------------------------------------------------------------------------------------
-
     def operand(self, position: int, scope: Scope, out: list[str], *, vector: bool) -> str:
         """Return value *position* as an operand; a vector of equal elements is declared in *out* if there is none yet."""
         instr = self.kernel.body[position]
@@ -81,8 +95,6 @@ class Values:
         """Return a vector whose elements all are *text*."""
         one = f"({text} ? -1 : 0)" if dtype == "bool" else text
         return f"({self.dialect.register(dtype, self.width)})({one})"
-
-    # ---- definitions ----------------------------------------------------------------------------------
 
     def define(self, positions: Iterable[int], scope: Scope, *, vector: bool) -> list[str]:
         """Return statements that define the values at *positions*, in order, and enter them in *scope*."""
@@ -118,8 +130,6 @@ class Values:
             return one
         kind = self.dialect.register(instr.dtype, self.width)
         return f"({kind})({one}) + ({kind})({', '.join(str(j) for j in range(self.width))})"
-
-    # ---- loads ----------------------------------------------------------------------------------------
 
     def lane(self, j: int) -> tuple[str, ...]:
         """Return the axis indices of element *j* of a vector."""
@@ -204,8 +214,6 @@ class Values:
             texts.append(self.at.gather(position, number, text, self.kernel.body[a].dtype))
         return texts
 
-    # ---- stores ---------------------------------------------------------------------------------------
-
     def store(self, value: int, v: int, scope: Scope, *, vector: bool, where: str = "", before: str = "") -> list[str]:
         """Return statements that store *value* through view *v*.
 
@@ -241,8 +249,6 @@ class Values:
     def to_memory(self, text: str, dtype: str) -> str:
         """Return a vector in a register as it lies in memory."""
         return f"convert_uchar{self.width}({text} & (int{self.width})(1))" if dtype == "bool" else text
-
-    # ---- reductions -----------------------------------------------------------------------------------
 
     def fold(self, name: str, how: str, dtype: str, out: list[str]) -> str:
         """Return the elements of vector *name* reduced to one, with the statements for it added to *out*."""

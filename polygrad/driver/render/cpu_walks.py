@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 
 from polygrad.driver.ir import ITEMSIZE, Kernel, placements
 from polygrad.driver.render.addressing import Argument
-from polygrad.driver.render.cpu_plan import STRIP, Plan, Walk, kept_values, needed, walks
+from polygrad.driver.render.cpu_plan import BLOCKS, Plan, Walk, kept_values, needed, walks
 from polygrad.driver.render.cpu_vector import DEAR, Scope, Values
 
 ALIGN = 64  # elements; ranges of work start at multiples of it, so that two work-items share no cache line
-BLOCKS = 16  # vectors of columns that a work-item carries through a walk at once: what its accumulators may take of the cache
+LEAST_STRIP = 16  # vectors; narrower pieces of a row of memory are slow to stream
 LIGHT = 4  # instructions; the loop of a walk with no more is unrolled, so that accumulators do not wait for each other
 
 Work = Callable[[bool, int], list[str]]
@@ -56,8 +56,6 @@ class Layout:
         """Return the statements of the function."""
         raise NotImplementedError
 
-    # ---- arguments ------------------------------------------------------------------------------------
-
     def extra_arguments(self) -> tuple[Argument, ...]:
         """Return the arguments beyond those of `Addressing`."""
         if self.plan.split:
@@ -70,8 +68,6 @@ class Layout:
         if self.plan.split:
             return [f"const {self.long} parts", f"{self.dialect.global_space}{self.dialect.types['uint8']}* scratch"]
         return [f"{self.dialect.local_space}{self.dialect.types[self.kernel.body[p].dtype]}* k{p}" for p in self.kept]
-
-    # ---- indices --------------------------------------------------------------------------------------
 
     def product(self, axes: Sequence[int]) -> str:
         """Return the number of indices of some axes."""
@@ -129,8 +125,6 @@ class Layout:
         if width > 1:
             out += [f"for (; {i} + {width} <= {stop}; {i} += {width}) {{", *work(True, 0), "}"]
         return [*out, f"for (; {i} < {stop}; {i}++) {{", *work(False, 0), "}", "}"]
-
-    # ---- values of rows -------------------------------------------------------------------------------
 
     def row_values(self, walk: Walk | None) -> tuple[int, ...]:
         """Return the ROW values that a walk uses, or for None those that the stores of ROW values need."""
@@ -216,7 +210,9 @@ class Elements(Layout):
         ]
 
     def _stores(self, scope: Scope, *, vector: bool) -> list[str]:
-        return [s for store in self.row_stores for s in self.values.store(store.value, store.view, scope, vector=vector)]
+        return [
+            s for store in self.row_stores for s in self.values.store(store.value, store.view, scope, vector=vector)
+        ]
 
 
 class Rows(Layout):
@@ -268,8 +264,6 @@ class Rows(Layout):
             "}",
         ]
 
-    # ---- one row --------------------------------------------------------------------------------------
-
     def _row(self) -> list[str]:
         scope: Scope = {}
         out: list[str] = []
@@ -278,7 +272,9 @@ class Rows(Layout):
             out += self._define_rows(self.row_values(walk), scope)
             out += self._walk(walk, scope, done)
         out += self._define_rows(self.row_values(None), scope)
-        stores = [s for store in self.row_stores for s in self.values.store(store.value, store.view, scope, vector=False)]
+        stores = [
+            s for store in self.row_stores for s in self.values.store(store.value, store.view, scope, vector=False)
+        ]
         if stores and self.plan.split and self.walks:
             stores = ["if (part == 0) {", *stores, "}"]
         return [*out, *stores]
@@ -405,14 +401,16 @@ class Columns(Layout):
         """Return the statements of the function."""
         n, width = f"n{self.axis}", self.width
         outer = self.product(self.outer)
-        most = self._blocks(vector=width > 1) * width
-        if self.plan.split:
-            strip = [f"const {self.long} wide = {STRIP * width};"]
-        else:
-            strip = [
-                f"{self.long} wide = (({outer}) * {n} / items + {width - 1}) / {width} * {width};",
-                f"wide = wide < {width} ? {width} : wide > {most} ? {most} : wide;",
-            ]
+        most, least = (
+            self._blocks(vector=width > 1) * width,
+            self._blocks(vector=width > 1) * width * LEAST_STRIP // BLOCKS,
+        )
+        # A split walk must be cut in the same strips by every stage, whatever its number of work-items.
+        share = n if self.plan.split else f"({outer}) * {n} / items"
+        strip = [
+            f"{self.long} wide = ({share} + {width - 1}) / {width} * {width};",
+            f"wide = wide < {least} ? {least} : wide > {most} ? {most} : wide;",
+        ]
         divided = self.plan.split and bool(self.walks)
         total = f"({outer}) * strips" + (" * parts" if divided else "")
         return [
@@ -443,7 +441,9 @@ class Columns(Layout):
         if vector:
             head = [f"const {self.long} left = first, blocks = (stop - first) / {step};"]
         else:
-            head = [f"const {self.long} left = first + (stop - first) / {self.width} * {self.width}, blocks = stop - left;"]
+            head = [
+                f"const {self.long} left = first + (stop - first) / {self.width} * {self.width}, blocks = stop - left;"
+            ]
             if self.width == 1:
                 head = [f"const {self.long} left = first, blocks = stop - first;"]
         scope: Scope = {}
@@ -530,17 +530,9 @@ class Columns(Layout):
         for n in fixed:
             operand = self.values.operand(self.kernel.body[n].args[0], here, before, vector=False)
             before.append(f"r{n} = {self.step(n, f'r{n}', operand, vector=False)};")
-        inside = dict(here)
-        lines = self._fetched(self.row_values(walk), inside, arrays, vector=vector)
-        lines += self.values.define(moving, inside, vector=vector)
-        for n in walk.reduces:
-            if n not in fixed:
-                operand = self.values.operand(self.kernel.body[n].args[0], inside, lines, vector=vector)
-                lines.append(f"m{n}[b] = {self.step(n, f'm{n}[b]', operand, vector=vector)};")
-        for s in walk.stores:
-            lines += self.values.store(*self.kernel.stores[s], inside, vector=vector)
+        bound = {"lines": self._block_work(walk, moving, fixed, dict(here), arrays, vector=vector)}
         out = [f"{self.values.type(n)} r{n} = {self.start(n, vector=False)};" for n in fixed]
-        out += self._reduced_loop([*before, *self._each_block(lines, vector=vector)])
+        out += self._reduced_loop(walk, before, bound["lines"], moving, vector=vector)
         return [*out, *self._results(walk, fixed, scope, vector=vector)]
 
     def _reduced_loop(self, lines: list[str]) -> list[str]:

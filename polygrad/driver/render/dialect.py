@@ -140,8 +140,6 @@ class Dialect:
     def __repr__(self) -> str:
         return f"<dialect {self.name}>"
 
-    # ---- types and literals ---------------------------------------------------------------------------
-
     def memory(self, dtype: str, width: int = 1) -> str:
         """Return the type of an element, or of a vector of elements, in memory."""
         if width == 1:
@@ -200,8 +198,6 @@ class Dialect:
             text = f"{value}{suffix}" if value >= 0 else f"({value}{suffix})"
         return f"(({self.types[dtype]}){text})" if narrow else text
 
-    # ---- functions and conversions --------------------------------------------------------------------
-
     def math(self, op: str, dtype: str) -> str:
         """Return the name of the function that computes *op* on a float dtype.
 
@@ -230,8 +226,6 @@ class Dialect:
             cast = self._bitcasts[source, carrier]
             return f"(({self.types[target]}){cast}({text}))"
         return f"{self._bitcasts[carrier, target]}(({self.types[carrier]})({text}))"
-
-    # ---- memory ---------------------------------------------------------------------------------------
 
     def parameter(self, dtype: str, name: str, *, const: bool) -> str:
         """Return the declaration of a buffer argument.
@@ -274,8 +268,6 @@ class Dialect:
             size = align.format(min(16, ITEMSIZE[dtype] * width))
             lines.append(f"typedef struct {size} {{ {self.types[dtype]} e[{width}]; }} {self.memory(dtype, width)};")
         return "".join(line + "\n" for line in lines)
-
-    # ---- kernels --------------------------------------------------------------------------------------
 
     def signature(
         self, name: str, parameters: Sequence[str], threads: tuple[int, int] = (1, 1), blocks: int = 0

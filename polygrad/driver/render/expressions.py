@@ -113,8 +113,6 @@ class Expressions:
             self._helpers[name] = body
         return name
 
-    # ---- instructions ---------------------------------------------------------------------------------
-
     def instruction(self, instr: Instr, operands: Sequence[str], dtypes: Sequence[str], width: int = 1) -> str:
         """Return the value of a scalar op, cast, bitcast, where or const, given its operands' names and dtypes."""
         if instr.op == "const":
@@ -188,8 +186,6 @@ class Expressions:
         """
         return self.dialect.literal(identity_of(how, dtype), dtype, width)
 
-    # ---- integers -------------------------------------------------------------------------------------
-
     def _integer(self, op: str, form: Form, operands: Sequence[str]) -> str:
         if op in _WRAPPING:
             a, b = (form.to_carrier(x) for x in operands)
@@ -251,8 +247,6 @@ class Expressions:
             return self.dialect.convert(text, form.dtype)
         return self.dialect.bitcast(text, form.unsigned, form.dtype, form.width)
 
-    # ---- floats ---------------------------------------------------------------------------------------
-
     def _floating(self, op: str, form: Form, operands: Sequence[str]) -> str:
         if op in _ARITHMETIC:
             return f"({operands[0]} {_ARITHMETIC[op]} {operands[1]})"
@@ -289,8 +283,6 @@ class Expressions:
     def _function(self, op: str, form: Form, arity: int, body: str) -> str:
         parameters = ", ".join(f"{form.type} {name}" for name in "ab"[:arity])
         return f"{self.dialect.function} {form.type} {_helper_name(op, form)}({parameters}) {{\n    {body}\n}}\n"
-
-    # ---- casts ----------------------------------------------------------------------------------------
 
     def cast(self, value: str, source: str, target: str, width: int = 1) -> str:
         """Return *value* in another dtype; see ``cast`` in the table of `Instr`."""

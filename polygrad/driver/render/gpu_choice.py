@@ -1,8 +1,8 @@
 """Which form a kernel takes on a GPU: decided from its structure and the ints of a launch, kept in buckets.
 
-Here: `GpuLimits`, `Choice`, `choose_gpu`. Not here: text.
-A `Choice` is part of the program's key: powers of two and yes-or-no answers, no exact size, so that one program
-serves many launches.
+Here: `GpuLimits`, `Choice`, `choose_gpu`.
+Not here: text. A `Choice` is part of the program's key: powers of two and yes-or-no answers, no exact size, so that one
+program serves many launches.
 """
 
 import math
@@ -186,8 +186,6 @@ class Facts:
                 along += size * (abs(strides[-1]) == 1)
                 across += size * (abs(strides[self.kernel.parallel - 1]) == 1)
         return across > along and self.extents[self.kernel.parallel - 1] > 1
-
-    # ---- forms ----------------------------------------------------------------------------------------
 
     def form(
         self,

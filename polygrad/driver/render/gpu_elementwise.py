@@ -1,8 +1,9 @@
 """The strategy for kernels without reduced axes: every work-item takes a few vectors of the flat iteration space.
 
-Here: one function's body. Not here: values (`gpu_values.py`), whether this strategy fits (`gpu_choice.py`).
-Neighbouring work-items take neighbouring vectors; the vectors of one work-item lie a group's width apart and are
-loaded before anything is computed, so that their loads are under way together.
+Here: one function's body.
+Not here: values (`gpu_values.py`), whether this strategy fits (`gpu_choice.py`). Neighbouring work-items take
+neighbouring vectors; the vectors of one work-item lie a group's width apart and are loaded before anything is computed,
+so that their loads are under way together.
 """
 
 from polygrad.driver.render.addressing import Addressing

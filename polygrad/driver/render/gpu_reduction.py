@@ -65,8 +65,6 @@ class Reduction:
         self.live = ""
         self.arrays: list[str] = []
 
-    # ---- whole functions ------------------------------------------------------------------------------
-
     def whole(self) -> Written:
         """Write the function that does everything."""
         self._ids()
@@ -101,8 +99,6 @@ class Reduction:
     def _written(self, *, has_work: bool) -> Written:
         return Written(self.out, self.values, self.tree.declarations(), has_work)
 
-    # ---- indices --------------------------------------------------------------------------------------
-
     def _ids(self) -> None:
         first, second = self.dialect.local_id[:2] if self.rows else (self.dialect.local_id[1], self.dialect.local_id[0])
         kernel = self.kernel
@@ -133,8 +129,6 @@ class Reduction:
         names = [f"r{k}" for k in range(parallel, self.kernel.rank)]
         decompose(self.out, self.index, flat, names, [f"n{k}" for k in range(parallel, self.kernel.rank)])
         return Point([*(f"p{k}" for k in range(parallel)), *names], inside)
-
-    # ---- passes ---------------------------------------------------------------------------------------
 
     def _passes(self, todo: Sequence[Pass]) -> None:
         for work in todo:
@@ -259,8 +253,6 @@ class Reduction:
         if condition:
             self.out.close()
 
-    # ---- values kept in arrays ------------------------------------------------------------------------
-
     def _array(self, n: int) -> None:
         size = self.variant.chunks * self.values.elements(n)
         self.out.add(f"{self.dialect.register(self.kernel.body[n].dtype)} k{n}[{size}];")
@@ -277,8 +269,6 @@ class Reduction:
     def _know(self, kept: Sequence[int]) -> None:
         for n in kept:
             self.values.scope[n] = [self._kept_names(n)]
-
-    # ---- combinations ---------------------------------------------------------------------------------
 
     def _combine(self, accumulators: dict[int, Names]) -> None:
         """Combine the partial results of a pass over a vector's elements (rows) and over the lanes."""
@@ -303,8 +293,6 @@ class Reduction:
         lane = "lane == 0" if self.variant.lanes > 1 else ""
         for store in stores:
             self.values.store(store.value, store.view, all_of(self.live, lane, condition))
-
-    # ---- partial stores -------------------------------------------------------------------------------
 
     def _parts(self) -> None:
         """Walk through the rows of one part; the sums over them live as long."""
@@ -391,8 +379,6 @@ class Reduction:
                 names = [f"q{store.view}[{c * self.width + e}]" for e in range(self.width)]
                 self.values.store_names(names, store.view, point, condition, f" + part * v{store.view}_ps")
             self.out.close()
-
-    # ---- reductions split over groups -----------------------------------------------------------------
 
     def _numbered(self) -> list[tuple[int, int]]:
         """Return the reductions of all passes with the level at which they are left in scratch memory."""

@@ -1,6 +1,7 @@
 """What each pass over the reduced axes computes, loads early, keeps for later passes and stores.
 
-Here: `passes`, from a kernel and the registers there are to a list of `Pass`. Not here: text.
+Here: `passes`, from a kernel and the registers there are to a list of `Pass`.
+Not here: text.
 
 A kernel whose values have levels 0 to K takes K + 1 passes over the reduced axes, one a level; a pass without FULL
 work is empty. What a later pass needs of an earlier one is kept in registers if there is room: loads first of all,

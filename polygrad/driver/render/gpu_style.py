@@ -1,7 +1,8 @@
 """Kernels for GPUs: many work-items, vectors of 16 bytes, rows kept in registers.
 
-Here: what a driver calls. Not here: decisions (`gpu_choice.py`), bodies (`gpu_elementwise.py`, `gpu_tiles.py`, `gpu_reduction.py`),
-compilers, launches.
+Here: what a driver calls.
+Not here: decisions (`gpu_choice.py`), bodies (`gpu_elementwise.py`, `gpu_tiles.py`, `gpu_reduction.py`), compilers,
+launches.
 
 How a driver uses it::
 

@@ -1,9 +1,9 @@
 """The strategy for kernels without reduced axes whose stores run along one axis and some loads along another.
 
-Here: one function's body. Not here: values (`gpu_values.py`), whether this strategy fits (`gpu_choice.py`).
-A group takes a square tile of the two axes. The loads that run along the other axis are made along it into shared
-memory and
-read from there across, so that neighbouring work-items touch neighbouring memory both times.
+Here: one function's body.
+Not here: values (`gpu_values.py`), whether this strategy fits (`gpu_choice.py`). A group takes a square tile of the two
+axes. The loads that run along the other axis are made along it into shared memory and read from there across, so that
+neighbouring work-items touch neighbouring memory both times.
 """
 
 from polygrad.driver.render.addressing import Addressing

@@ -1,7 +1,8 @@
 """Combining partial results of work-items: through registers of a warp where it can, else through shared memory.
 
-Here: `Tree`, which combines all reductions of one level in one go. Not here: where the partial results come from.
-Barriers stand in uniform control flow: whoever calls `combine` is outside of any condition on the work-item.
+Here: `Tree`, which combines all reductions of one level in one go.
+Not here: where the partial results come from. Barriers stand in uniform control flow: whoever calls `combine` is
+outside of any condition on the work-item.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
 """Values of a kernel as statements: what the strategies of the GPU style have in common.
 
 Here: lines of text, positions in the iteration space, values computed on demand into a scope, loads and stores of
-vectors. Not here: which loop runs where (`gpu_elementwise.py`, `gpu_reduction.py`), single expressions
-(`expressions.py`).
+vectors.
+Not here: which loop runs where (`gpu_elementwise.py`, `gpu_reduction.py`), single expressions (`expressions.py`).
 
 A value is computed at one or several points; a point stands for `width` consecutive positions along the vector axis.
 A value that varies along that axis has a name for each of them, any other value has one name.
@@ -179,8 +179,6 @@ class Values:
     def _indices(self, point: Point, e: int) -> list[str]:
         return [self.index(point, axis, e) for axis in range(self.kernel.rank)]
 
-    # ---- loads ----------------------------------------------------------------------------------------
-
     def _guard(self, n: int, k: int, e: int | None) -> str:
         """Return the guard of a load at element *e*; at any element if None."""
         guard = self.kernel.body[n].guard
@@ -238,8 +236,6 @@ class Values:
         view = self.kernel.views[v]
         text = f"({self.at.buffer(v)} + ({self.at.address(v, indices)}{more}))"
         return self.dialect.pointer(text, view.dtype, self.width, const=view.buffer not in self.at.written)
-
-    # ---- stores ---------------------------------------------------------------------------------------
 
     def store(self, n: int, v: int, condition: str = "") -> None:
         """Store value *n*, which is in scope, through view *v* at every point."""
