@@ -1,12 +1,12 @@
 """How fast the OpenCL driver's kernels are, against NumPy in the same process.
 
-Here: single kernels launched through the driver: row softmax, sums of rows and columns, elementwise chains, matrix products,
-and what a launch costs in Python. Not here: whole models, other drivers.
+Here: single kernels launched through the driver: row softmax, sums of rows and columns, elementwise chains, matrix
+products, and what a launch costs in Python. Not here: whole models, other drivers.
 
     python benchmarks/opencl_kernels.py [--device 0] [--repeat 9] [only ...]
 
-The two sides take turns; each line gives the best wall time of each, their ratio (above 1: OpenCL is faster), and the CPU time,
-which says how the ratio would be on an idle machine.
+The two sides take turns; each line gives the best wall time of each, their ratio (above 1: OpenCL is faster), and the
+CPU time, which says how the ratio would be on an idle machine.
 """
 
 import argparse
@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from polygrad_opencl import plugin
 
 from polygrad.driver import Instr, Kernel, Ref, Store, View
+from polygrad_opencl import plugin
 
 F32 = "float32"
 Side = Callable[[], Any]
@@ -28,17 +28,19 @@ class Bench:
     """An open device with a few arrays on it."""
 
     def __init__(self, ordinal: int) -> None:
-        self.info = plugin.polygrad_open("opencl", ordinal, {})
+        self.info: Any = plugin.polygrad_open("opencl", ordinal, {})
         self.driver: Any = plugin.devices[ordinal]
 
     def put(self, array: np.ndarray[Any, Any]) -> Any:
         """Return a device copy of *array*."""
         handle = self.driver.allocate(array.nbytes)
         ref = Ref(handle, 0, array.shape, (), str(array.dtype))
-        self.driver.op_write([ref], [], {"data": memoryview(array.reshape(-1).view(np.uint8))})
+        self.driver.op_write([ref], [], {"data": array.reshape(-1).view(np.uint8).data})
         return handle
 
-    def launch(self, kernel: Kernel, handles: list[Any], ints: tuple[int, ...], scalars: tuple[float, ...] = ()) -> Side:
+    def launch(
+        self, kernel: Kernel, handles: list[Any], ints: tuple[int, ...], scalars: tuple[float, ...] = ()
+    ) -> Side:
         """Return a function that launches and waits."""
         prepared = self.driver.prepare_fused(kernel)
 
@@ -57,8 +59,8 @@ def rows(count: int) -> tuple[View, ...]:
 def softmax_kernel() -> Kernel:
     """Softmax over the last axis: three levels."""
     body = (
-        Instr("load", F32, (), 0), Instr("reduce", F32, (0,), "max"), Instr("subtract", F32, (0, 1)), Instr("exp", F32, (2,)),
-        Instr("reduce", F32, (3,), "sum"), Instr("divide", F32, (3, 4)),
+        Instr("load", F32, (), 0), Instr("reduce", F32, (0,), "max"), Instr("subtract", F32, (0, 1)),
+        Instr("exp", F32, (2,)), Instr("reduce", F32, (3,), "sum"), Instr("divide", F32, (3, 4)),
     )  # fmt: skip
     return Kernel(1, 1, (F32, F32), rows(2), (), body, (Store(5, 1),))
 
@@ -67,8 +69,8 @@ def chain_kernel() -> Kernel:
     """Twelve elementwise instructions, one of them an exp: x -> a gated polynomial."""
     body = [Instr("load", F32, (), 0), Instr("load", F32, (), 1), Instr("scalar", F32, (), 0)]
     for op, a, b in (
-        ("multiply", 0, 2), ("add", 3, 1), ("multiply", 4, 0), ("subtract", 5, 1), ("multiply", 6, 6), ("add", 7, 0), ("multiply", 8, 2),
-        ("negative", 9, -1), ("exp", 10, -1), ("add", 11, 2), ("divide", 8, 12), ("maximum", 13, 1),
+        ("multiply", 0, 2), ("add", 3, 1), ("multiply", 4, 0), ("subtract", 5, 1), ("multiply", 6, 6), ("add", 7, 0),
+        ("multiply", 8, 2), ("negative", 9, -1), ("exp", 10, -1), ("add", 11, 2), ("divide", 8, 12), ("maximum", 13, 1),
     ):  # fmt: skip
         body.append(Instr(op, F32, (a,) if b < 0 else (a, b)))
     views = tuple(View(b, F32, (1,)) for b in range(3))
@@ -100,7 +102,11 @@ def softmax_cases(bench: Bench) -> Iterator[tuple[str, Side, Side]]:
             e = np.exp(x - x.max(1, keepdims=True))
             e /= e.sum(1, keepdims=True)
 
-        yield f"softmax {r}x{c}", on_host, bench.launch(softmax_kernel(), [bench.put(x), bench.put(x)], (r, c, 0, c, 0, c))
+        yield (
+            f"softmax {r}x{c}",
+            on_host,
+            bench.launch(softmax_kernel(), [bench.put(x), bench.put(x)], (r, c, 0, c, 0, c)),
+        )
 
 
 def sum_cases(bench: Bench) -> Iterator[tuple[str, Side, Side]]:
@@ -115,7 +121,11 @@ def sum_cases(bench: Bench) -> Iterator[tuple[str, Side, Side]]:
     columns = Kernel(1, 1, (F32, F32), (View(0, F32, (1, None)), View(1, F32, (1, 0))), (), body, (Store(1, 1),))
     yield "sums of columns 4096x4096", lambda: x.sum(0), bench.launch(columns, handles, (4096, 4096, 0, 4096, 0))
     narrow = x.reshape(-1, 64)
-    yield "sums of columns 262144x64", lambda: narrow.sum(0), bench.launch(columns, handles, (64, len(narrow), 0, 64, 0))
+    yield (
+        "sums of columns 262144x64",
+        lambda: narrow.sum(0),
+        bench.launch(columns, handles, (64, len(narrow), 0, 64, 0)),
+    )
 
 
 def chain_cases(bench: Bench) -> Iterator[tuple[str, Side, Side]]:
@@ -144,7 +154,10 @@ def matmul_cases(bench: Bench) -> Iterator[tuple[str, Side, Side]]:
             bench.driver.op_matmul([refs[2]], refs[:2], {})
             bench.driver.synchronize()
 
-        yield f"matmul {n}^3 ({way})", lambda a=a, out=out: np.matmul(a, a, out=out), on_device
+        def on_host(a: Any = a, out: Any = out) -> None:
+            np.matmul(a, a, out=out)
+
+        yield f"matmul {n}^3 ({way})", on_host, on_device
 
 
 def launch_cost(bench: Bench) -> None:
@@ -158,7 +171,7 @@ def launch_cost(bench: Bench) -> None:
             prepared(handles, (64, 0, 0, 0), (0.5,))
         best = min(best, (time.perf_counter() - start) / 200)
         bench.driver.synchronize()
-    print(f"launch of a prepared kernel: {best * 1e6:.1f} us")  # noqa: T201  a benchmark prints
+    print(f"launch of a prepared kernel: {best * 1e6:.1f} us")
 
 
 def compare(name: str, host: Side, device: Side, repeat: int) -> None:
@@ -173,9 +186,8 @@ def compare(name: str, host: Side, device: Side, repeat: int) -> None:
             times = time.perf_counter() - wall, time.process_time() - cpu
             best[side] = [min(pair) for pair in zip(best[side], times, strict=True)]
     (a, a_cpu), (b, b_cpu) = best["numpy"], best["opencl"]
-    print(  # noqa: T201  a benchmark prints
-        f"{name:28} numpy {a * 1e3:8.2f} ms  opencl {b * 1e3:8.2f} ms  {a / b:5.2f}x   CPU {a_cpu * 1e3:.2f} and {b_cpu * 1e3:.2f} ms"
-    )
+    walls = f"numpy {a * 1e3:8.2f} ms  opencl {b * 1e3:8.2f} ms  {a / b:5.2f}x"
+    print(f"{name:28} {walls}   CPU {a_cpu * 1e3:.2f} and {b_cpu * 1e3:.2f} ms")
 
 
 def main() -> None:
@@ -186,7 +198,7 @@ def main() -> None:
     parser.add_argument("only", nargs="*", help="softmax, sum, chain, matmul, launch; default: all")
     options = parser.parse_args()
     bench = Bench(options.device)
-    print(bench.info.name, bench.info.version)  # noqa: T201  a benchmark prints
+    print(bench.info.name, bench.info.version)
     kinds = {"softmax": softmax_cases, "sum": sum_cases, "chain": chain_cases, "matmul": matmul_cases}
     for kind in options.only or [*kinds, "launch"]:
         if kind == "launch":

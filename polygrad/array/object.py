@@ -315,7 +315,7 @@ def restored(value: Any, device: str, leaf: bool) -> Array:
 def make_leaf(value: Node, mask: int, dtype: dtypes.DType) -> Node:
     """Return a node of the same value that a recording watches."""
     if dtypes.KINDS[dtype] != "float":
-        raise GradError(f"{dtype.name} arrays have no gradients: only float dtypes do; convert with .astype('float32')")
+        raise DTypeError(f"{dtype.name} arrays have no gradients: only float dtypes do; convert with .astype('float32')")
     leaf = F.cut(value)
     leaf.mask = mask
     if value.storage is not None:

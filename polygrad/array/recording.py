@@ -14,7 +14,7 @@ from polygrad import dtypes
 from polygrad.array.anomaly import swept
 from polygrad.array.object import Array, make_leaf
 from polygrad.autograd import spend
-from polygrad.errors import GradError, ShapeError
+from polygrad.errors import DTypeError, GradError, ShapeError
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node
 from polygrad.runtime.realize import ALWAYS, active_mask, set_active_mask
@@ -135,7 +135,7 @@ def private_leaves(arrays: Sequence[Array], bit: int) -> list[Array]:
     for x in arrays:
         leaf = F.alias(x._node) if RECORDING.enabled else make_leaf(x._node, 0, x.dtype)
         if dtypes.KINDS[x.dtype] != "float":
-            raise GradError(
+            raise DTypeError(
                 f"{x.dtype.name} arrays have no gradients: only float dtypes do; convert with .astype('float32')"
             )
         leaf.mask |= bit

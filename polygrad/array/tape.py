@@ -188,7 +188,7 @@ class Tape:
         if target._node.mask & ALWAYS:
             seed = F.full_of(1.0, target._node)
             seed.device = target.device
-            with GradMode(self._persistent or len(_tapes.stack) > 0):
+            with GradMode(len(_tapes.stack) > 0):  # a tape that is open records the gradient too
                 _, passed = swept([(target._node, seed)], ALWAYS, grads.__setitem__)
             if not self._persistent and not self._nested:  # else the outer tape needs the graph too
                 spend(passed)

@@ -83,7 +83,7 @@ def plan(programs: Programs, binding: Binding, settings: Settings) -> "Execution
     kernel, arranged = programs.kernel, binding.geometry
     total = math.prod(arranged.extents)
     budget = max(1, settings.block_bytes // geometry.element_bytes(kernel))
-    if not programs.whole.slots:
+    if not any(full for _, full in programs.whole.slots):
         budget *= NO_REGISTERS
     threads = settings.threads if geometry.work_ns(kernel, arranged) >= settings.split_ns else 1
     if threads == 1 and total <= budget and not any(view.partial for view in kernel.views):

@@ -19,7 +19,7 @@ Reducer = Callable[[Array, Array], None]
 UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 SHORT = 64  # a run of memory of fewer elements is short
-GROUP = 64  # rows that are added to each other in turn; more would lose digits
+GROUP = 128  # rows that are added to each other in turn; more would lose digits
 LONG = 512  # the run that short ones are joined to
 SOME = 16  # slices that are combined one by one
 LEAST = 256  # elements of a slice for which that pays
@@ -47,7 +47,7 @@ def reducer(kind: str, shape: tuple[int, ...], block: tuple[int, ...], axes: tup
     wide = tuple(block[k] if k in axes else n for k, n in enumerate(shape))
 
     def plain(a: Array, out: Array) -> None:
-        reduce(a, axes, None, out, True)  # noqa: FBT003  positional: keywords cost a third of the call
+        reduce(a, axes, None, out, True)  # positional: keywords cost a third of the call
 
     if wide != shape:
         return lambda a, out: plain(np.broadcast_to(a, wide), out)

@@ -216,6 +216,16 @@ def test_erf_is_within_a_few_ulp_of_the_c_library(dtype, ceiling):
     assert np.abs(got).max() == 1
 
 
+@pytest.mark.parametrize(("dtype", "stride"), [("float32", 4), ("float64", 8), ("int32", 4), ("int64", 8)])
+def test_strided_to_strided_negation_is_right_whatever_numpy_does(dtype, stride):
+    x = np.arange(1, 100 * stride + 1).astype(dtype)
+    out = np.zeros(300, dtype)
+    body = [Instr("load", dtype, (), 0), Instr("negative", dtype, (0,))]
+    kernel = kernel_of(1, 0, [View(0, dtype, (None,)), View(1, dtype, (None,))], body, [Store(1, 1)])
+    run(kernel, [x, out], (100, 0, stride, 0, 3))
+    np.testing.assert_array_equal(out[::3], -(x[::stride].copy()))
+
+
 def test_operands_in_any_memory_order_and_short_axes_agree():
     rng = np.random.default_rng(4)
     n, m = 700, 600
@@ -486,7 +496,7 @@ def test_an_error_in_a_helper_thread_reaches_the_caller():
     def work(_):
         started.wait()
         if threading.current_thread() is not caller:
-            raise KeyError("from the helper")  # noqa: EM101, TRY003  as plain as can be
+            raise KeyError("from the helper")
 
     with pytest.raises(KeyError, match="from the helper"):
         share(work, 2)

@@ -69,7 +69,7 @@ class CudaDriver(DriverBase):
     def count(cls) -> int:
         return vendor.device_count(vendor.load())
 
-    def open(self, ordinal: int, options: Mapping[str, str]) -> DeviceInfo:  # noqa: ARG002  no option is known
+    def open(self, ordinal: int, options: Mapping[str, str]) -> DeviceInfo:
         self.cupy = vendor.load()
         count = vendor.device_count(self.cupy)
         if not 0 <= ordinal < count:
@@ -185,15 +185,15 @@ class CudaDriver(DriverBase):
 
     # ---- transfers ------------------------------------------------------------------------------------
 
-    def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
+    def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         with self.vendor_calls("writing"):
             self.staging.write(_address(outs[0]), attrs["data"])
 
-    def op_read(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
+    def op_read(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         with self.vendor_calls("reading"):
             self.staging.read(_address(ins[0]), attrs["into"])
 
-    def op_copy(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
+    def op_copy(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         with self.vendor_calls("copying"):
             self.copy(outs[0], ins[0])
 
@@ -268,7 +268,7 @@ class CudaDriver(DriverBase):
                 self._products = MatrixProducts(self)
             self._products(outs[0], ins[0], ins[1], attrs)
 
-    def op_random_bits(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
+    def op_random_bits(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         """Philox-4x32-10."""
         out = outs[0]
         blocks = -(-out.shape[0] // 4)

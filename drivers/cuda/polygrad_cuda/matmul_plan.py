@@ -88,7 +88,7 @@ def plan(
     --------
     >>> plan((8, 16), 4, ((4, 1), (16, 1), (16, 1)))[0].m
     8
-    >>> folded, _ = plan((3, 8, 16), 4, ((32, 4, 1), (0, 16, 1), (128, 16, 1)))  # one matrix B for all: one tall product
+    >>> folded, _ = plan((3, 8, 16), 4, ((32, 4, 1), (0, 16, 1), (128, 16, 1)))  # one B for all: one tall product
     >>> folded.m, folded.batch
     (24, (1, 0, 0, 0))
     """

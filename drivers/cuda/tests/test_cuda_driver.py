@@ -356,7 +356,7 @@ def test_a_fused_kernel_runs_and_a_launch_is_cheap(host):
             prepared(*call)
         best = min(best, (time.perf_counter() - start) / 500)
         host.driver.synchronize()
-    print(f"a launch costs {best * 1e6:.1f} microseconds")  # noqa: T201  a figure for the log
+    print(f"a launch costs {best * 1e6:.1f} microseconds")
     assert best < 20e-6
 
 

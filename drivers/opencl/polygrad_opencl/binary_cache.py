@@ -2,8 +2,8 @@
 
 Here: files, keys, atomic writes. Not here: OpenCL.
 
-A file holds a digest of its contents before them: a torn or corrupted file is a miss, and is replaced by the next build.
-Processes may write one entry at once; each writes a file of its own and renames it.
+A file holds a digest of its contents before them: a torn or corrupted file is a miss, and is replaced by the next
+build. Processes may write one entry at once; each writes a file of its own and renames it.
 """
 
 import contextlib

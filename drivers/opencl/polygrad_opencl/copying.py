@@ -6,16 +6,15 @@ Here: the kernel for a copy's layout. Not here: transfers to and from the host.
 import functools
 from typing import Any
 
+from polygrad.driver import Instr, Kernel, Ref, Store, View
 from polygrad_opencl.faults import translated
 from polygrad_opencl.fused import FusedKernels
 from polygrad_opencl.session import Session
 
-from polygrad.driver import Instr, Kernel, Ref, Store, View
-
 SAME_BITS = {
     "bool": "uint8", "int8": "uint8", "uint8": "uint8", "int16": "uint16", "uint16": "uint16", "float16": "uint16",
-    "bfloat16": "uint16", "int32": "uint32", "uint32": "uint32", "float32": "uint32", "int64": "uint64", "uint64": "uint64",
-    "float64": "uint64",
+    "bfloat16": "uint16", "int32": "uint32", "uint32": "uint32", "float32": "uint32", "int64": "uint64",
+    "uint64": "uint64", "float64": "uint64",
 }  # fmt: skip
 SIZES = {"uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8}
 
@@ -39,7 +38,7 @@ def joined(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, 
 
 @functools.lru_cache(maxsize=256)
 def copy_kernel(dtype: str, strides: tuple[int | None, ...]) -> Kernel:
-    """Return the kernel that copies a view whose strides are known to be 0 or 1, or given at launch, into contiguous memory."""
+    """Return the kernel that copies a view into contiguous memory; its strides are 0, 1, or given at launch."""
     rank = len(strides)
     target = (*(None,) * (rank - 1), 1) if rank else ()
     views = (View(0, dtype, strides), View(1, dtype, target))

@@ -1,8 +1,8 @@
 """Which OpenCL devices there are, and in which order polygrad numbers them.
 
-Here: finding runtimes that pip installed, listing and sorting devices, picking by name, the guard against `fork`.
-Not here: contexts, queues, memory. Nothing in this module runs before the first question is asked: enumerating freezes the
-loader's list of runtimes for the life of the process, and some runtimes hang in a child that was forked after it.
+Here: finding runtimes that pip installed, listing and sorting devices, picking by name, the guard against `fork`. Not
+here: contexts, queues, memory. Nothing in this module runs before the first question is asked: enumerating freezes
+the loader's list of runtimes for the life of the process, and some runtimes hang in a child that was forked after it.
 """
 
 import atexit
@@ -35,11 +35,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_process() -> None:
-    """Raise DeviceError in a process that was forked after OpenCL was opened: the runtime's threads do not exist there."""
+    """Raise DeviceError in a process that was forked after OpenCL was opened: its threads do not exist there."""
     if _forked:
         message = (
-            "OpenCL was opened before this process was forked, and its threads did not survive the fork; start workers with "
-            'multiprocessing.get_context("spawn") instead'
+            "OpenCL was opened before this process was forked, and its threads did not survive the fork; "
+            'start workers with multiprocessing.get_context("spawn") instead'
         )
         raise DeviceError(message)
 
@@ -47,9 +47,9 @@ def check_process() -> None:
 def register_installed_runtimes(environ: dict[str, str] | Any = os.environ, prefix: str = sys.prefix) -> str | None:
     """Tell the loader of Intel's CPU runtime if pip installed it, and return the folder made for it, or None.
 
-    The wheel's own registration names a folder of its build machine, so the loader does not find it. A folder given in
-    OCL_ICD_VENDORS replaces the system's, hence the copies. Does nothing if the user has set one of the loader's variables, or
-    if the maths library that the runtime needs (package intel-cmplr-lib-rt) is missing.
+    The wheel's own registration names a folder of its build machine, so the loader does not find it. A folder given
+    in OCL_ICD_VENDORS replaces the system's, hence the copies. Does nothing if the user has set one of the loader's
+    variables, or if the maths library that the runtime needs (package intel-cmplr-lib-rt) is missing.
     """
     if "OCL_ICD_VENDORS" in environ or "OPENCL_VENDOR_PATH" in environ:
         return None
@@ -93,7 +93,7 @@ def device_kind(device: Any) -> str:
 
 
 def rank(device: Any, position: int) -> tuple[bool, int, str, str, int]:
-    """Return the sort key of a device: real before simulated, GPUs before CPUs, then names, never the loader's order."""
+    """Return the sort key of a device: real before simulated, GPUs before CPUs, then names."""
     kind = ("gpu", "accelerator", "cpu").index(device_kind(device))
     return is_simulator(device), kind, device.platform.name, device.name, position
 
@@ -112,15 +112,17 @@ def _raw_devices(cl: Any) -> list[tuple[int, int, Any]]:
             devices = platform.get_devices()
         except cl.Error:  # a platform without devices answers with an error
             continue
-        found += [(p, d, device) for d, device in enumerate(devices) if device.available and device.compiler_available]
+        found += [
+            (p, d, device) for d, device in enumerate(devices) if device.available and device.compiler_available
+        ]
     return found
 
 
 def matches(wanted: str, platform: int, position: int, device: Any) -> bool:
-    """Return whether *wanted* selects the device: ``"portable"``, ``"1"``, ``"intel:0"``, ``":0"``, as PyOpenCL's variable.
+    """Return whether *wanted* selects the device: ``"portable"``, ``"1"``, ``"intel:0"``, ``":0"``, as for PyOpenCL.
 
-    Before the colon stands a part of the platform's or the device's name, or the platform's number; after it a part of the
-    device's name or its number in the platform.
+    Before the colon stands a part of the platform's or the device's name, or the platform's number; after it a part
+    of the device's name or its number in the platform.
     """
     first, _, second = wanted.lower().partition(":")
     names = f"{device.platform.name}\n{device.platform.vendor}\n{device.name}".lower()
@@ -153,8 +155,8 @@ def find_device(ordinal: int) -> Any:
         chosen = f" that matches {wanted!r}" if wanted else ""
         searched = os.environ.get("OCL_ICD_VENDORS") or os.environ.get("OPENCL_VENDOR_PATH") or str(VENDORS)
         message = (
-            f"no OpenCL device{chosen} was found (the loader read {searched} and the folder of pyopencl); install a GPU's driver, "
-            "or a CPU runtime with pip install 'pyopencl[pocl]'"
+            f"no OpenCL device{chosen} was found (the loader read {searched} and the folder of pyopencl); "
+            "install a GPU's driver, or a CPU runtime with pip install 'pyopencl[pocl]'"
         )
         raise DriverUnavailable(message)
     known = ", ".join(f"opencl:{n} is {d.name.strip()} ({d.platform.name.strip()})" for n, d in enumerate(devices))

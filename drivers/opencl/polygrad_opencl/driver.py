@@ -9,12 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from polygrad_opencl import devices, source
-from polygrad_opencl.copying import Copies
-from polygrad_opencl.faults import translated
-from polygrad_opencl.fused import FusedKernels
-from polygrad_opencl.matmul import Matmul
-from polygrad_opencl.session import Session
 
 from polygrad.driver import (
     MANDATORY_REDUCTIONS,
@@ -32,6 +26,12 @@ from polygrad.driver import (
     Ref,
     UnsupportedOp,
 )
+from polygrad_opencl import devices, source
+from polygrad_opencl.copying import Copies
+from polygrad_opencl.faults import translated
+from polygrad_opencl.fused import FusedKernels
+from polygrad_opencl.matmul import Matmul
+from polygrad_opencl.session import Argument, Session
 
 LONG = np.dtype(np.int64)
 ITEMSIZE = {dtype: np.dtype("uint16" if dtype == "bfloat16" else dtype).itemsize for dtype in source.TYPES}
@@ -137,8 +137,8 @@ class OpenCLDriver(DriverBase):
 
     def _no_room(self, nbytes: int) -> str:
         return (
-            f"{self.session.label} cannot allocate {nbytes} bytes: {self.in_use} of {self.total} are in use, and one block is at most "
-            f"{self.largest}"
+            f"{self.session.label} cannot allocate {nbytes} bytes: {self.in_use} of {self.total} are in use, "
+            f"and one block is at most {self.largest}"
         )
 
     def free(self, handle: Any) -> None:
@@ -199,7 +199,7 @@ class OpenCLDriver(DriverBase):
         self.session.run(text, "random_bits", size, group, [(None, out.handle), *numbers, *words])
 
     def op_scatter_add(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
-        """Add rows at given places, each place in the order of the index array, so that the result is always the same."""
+        """Add rows at given places, each place in the order of the index array: the result is always the same."""
         session, out, (index, values) = self.session, outs[0], ins
         if out.dtype != values.dtype or out.dtype == "bool":
             raise UnsupportedOp(f"{session.label} adds {values.dtype} into {values.dtype}, not into {out.dtype}")
@@ -214,7 +214,12 @@ class OpenCLDriver(DriverBase):
             size, group = self._geometry(n * m)
             session.run(text, "scatter_clear", size, group, [(None, total), (LONG, start), (LONG, n * m)])
             numbers = (start, index.offset, values.offset, n, m, k)
-            arguments = [(None, total), (None, index.handle), (None, values.handle), (None, total if status is None else status)]
+            arguments: list[Argument] = [
+                (None, total),
+                (None, index.handle),
+                (None, values.handle),
+                (None, total if status is None else status),
+            ]
             arguments += [(LONG, v) for v in numbers]
             arguments += [(np.dtype(np.int32), int(status is not None)), (np.dtype(np.int32), tag)]
             if chunked:
@@ -229,7 +234,7 @@ class OpenCLDriver(DriverBase):
                 session.run(text, "scatter_round", size, group, ends)
 
     def _geometry(self, work: int) -> tuple[tuple[int], tuple[int]]:
-        """Return grid and group for *work* independent pieces: few items on a CPU device, one a piece up to a limit on others."""
+        """Return grid and group for *work* pieces: few items on a CPU device, one a piece up to a limit on others."""
         session = self.session
         if session.kind == "cpu":
             return (1 if work < 4096 else 8 * session.compute_units,), (1,)  # noqa: PLR2004  not worth waking threads for

@@ -3,8 +3,9 @@
 Here: what is decided once a kernel, once a tuple of launch ints, and once a launch.
 Not here: text (the shared renderer), compiling (`programs.py`).
 
-For each tuple of ints that a kernel meets, its variant is rendered and compiled unless another launch has done so, and the
-geometry and the argument values are kept: a launch in a warm loop is one dictionary look-up and one call of PyOpenCL.
+For each tuple of ints that a kernel meets, its variant is rendered and compiled unless another launch has done so,
+and the geometry and the argument values are kept: a launch in a warm loop is one dictionary look-up and one call of
+PyOpenCL.
 """
 
 import os
@@ -12,16 +13,16 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from polygrad_opencl import devices
-from polygrad_opencl.faults import translated
-from polygrad_opencl.programs import Program
-from polygrad_opencl.session import Session
 
 from polygrad.driver import Kernel
 from polygrad.driver.render import cpu_style, gpu_style
 from polygrad.driver.render.addressing import Argument
 from polygrad.driver.render.collapse import collapse
 from polygrad.driver.render.dialect import OPENCL, argument_value
+from polygrad_opencl import devices
+from polygrad_opencl.faults import translated
+from polygrad_opencl.programs import Program
+from polygrad_opencl.session import Session
 
 CONVERTED = ("bool", "float16", "bfloat16")
 REMEMBERED = 1024  # tuples of ints a kernel; beyond it they are forgotten, programs are not
@@ -43,7 +44,7 @@ class Step(NamedTuple):
 
 
 class Enqueued(NamedTuple):
-    """One launch as a style wants it: function, arguments, grid, group, and the values of its extra arguments by kind."""
+    """One launch as a style wants it: function, arguments, grid, group, values of its extra arguments."""
 
     name: str
     arguments: tuple[Argument, ...]
@@ -81,7 +82,7 @@ class Launch:
             raise translated(error, session.label, f"run kernel {step.name!r}") from error
 
     def _steps(self, buffers: Sequence[Any], scalars: Sequence[Any]) -> None:
-        """Enqueue several steps, or one with scratch or local memory, as one: another thread's would mix up the scratch."""
+        """Enqueue several steps, or one with scratch memory, as one: another thread's would mix up the scratch."""
         session = self.session
         with session.lock:
             scratch = session.scratch(self.scratch) if self.scratch else None
@@ -173,7 +174,13 @@ class FusedKernels:
             source = self._sources[kernel, choice] = gpu_style.render_gpu(kernel, OPENCL, choice)
         geometry = source.geometry(ints)
         wanted = [
-            Enqueued(stage.name, stage.arguments, (launch.groups * stage.block[0], stage.block[1]), stage.block, launch.extra)
+            Enqueued(
+                stage.name,
+                stage.arguments,
+                (launch.groups * stage.block[0], stage.block[1]),
+                stage.block,
+                launch.extra,
+            )
             for stage, launch in zip(source.stages, geometry.launches, strict=True)
         ]
         return source.text, geometry.scratch, wanted

@@ -2,9 +2,10 @@
 
 Here: `Matmul`, called by the driver's `op_matmul`. Not here: kernel text (`matmul_source.py`).
 
-On a CPU device with unified memory a large product of floats is computed by NumPy's BLAS in the device's own memory: the three
-buffers are mapped, which waits for the queue and gives the host the right to touch them, and unmapped afterwards. Small products,
-integers, and every other device use kernels of this driver. POLYGRAD_OPENCL_GEMM=host|own overrules the choice.
+On a CPU device with unified memory a large product of floats is computed by NumPy's BLAS in the device's own memory:
+the three buffers are mapped, which waits for the queue and gives the host the right to touch them, and unmapped
+afterwards. Small products, integers, and every other device use kernels of this driver. POLYGRAD_OPENCL_GEMM=host|own
+overrules the choice.
 """
 
 import os
@@ -12,20 +13,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from polygrad.driver import Ref, UnsupportedOp
 from polygrad_opencl import matmul_source
 from polygrad_opencl.faults import translated
 from polygrad_opencl.session import Session
 
-from polygrad.driver import Ref, UnsupportedOp
-
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 # Multiply-adds below which the own kernel is faster than waiting for the queue and mapping three buffers.
 HOST_THRESHOLD = {"cpu": 2_000_000}
+LARGE = 512  # rows and columns from which the larger tile fills a GPU
 LONG = np.int64
 
 
 class Layout(NamedTuple):
-    """A product as loops: batch axes as (extent, stride in out, in a, in b), then the sizes and strides of the matrices."""
+    """A product as loops: batch axes as (extent, stride in out, in a, in b), then sizes and strides of matrices."""
 
     batch: tuple[tuple[int, int, int, int], ...]
     m: int
@@ -38,10 +40,11 @@ class Layout(NamedTuple):
 def layout_of(out: Ref, a: Ref, b: Ref) -> Layout:
     """Return the loops of a product with as few batch axes as its strides allow.
 
-    A batch axis along which b is constant and a's rows continue becomes part of m: one big product instead of many small ones.
+    A batch axis along which b is constant and a's rows continue becomes part of m: one big product instead of many
+    small ones.
 
-    >>> a, b, out = (Ref(0, 0, s, t, "float32") for s, t in (((5, 2, 3), (6, 3, 1)), ((5, 3, 4), (0, 4, 1)), ((5, 2, 4), (8, 4, 1))))
-    >>> layout_of(out, a, b)
+    >>> a, b = Ref(0, 0, (5, 2, 3), (6, 3, 1), "float32"), Ref(0, 0, (5, 3, 4), (0, 4, 1), "float32")
+    >>> layout_of(Ref(0, 0, (5, 2, 4), (8, 4, 1), "float32"), a, b)
     Layout(batch=(), m=10, n=4, k=3, a=(3, 1), b=(4, 1))
     """
     m, k = a.shape[-2:]
@@ -82,10 +85,11 @@ class Matmul:
         self.session = session
 
     def __call__(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
-        """Compute ``outs[0] = ins[0] @ ins[1]``; attribute `precision` asks for nothing that these devices could gain from."""
+        """Compute ``outs[0] = ins[0] @ ins[1]``; no device here could gain from attribute `precision`."""
         out, (a, b) = outs[0], ins
         if not out.dtype == a.dtype == b.dtype or out.dtype == "bool":
-            message = f"{self.session.label} multiplies matrices of one number dtype, not {a.dtype} and {b.dtype} into {out.dtype}"
+            dtypes = f"{a.dtype} and {b.dtype} into {out.dtype}"
+            message = f"{self.session.label} multiplies matrices of one number dtype, not {dtypes}"
             raise UnsupportedOp(message)
         layout = layout_of(out, a, b)
         if self._by_host(out.dtype, layout):
@@ -112,7 +116,7 @@ class Matmul:
         maps: list[Any] = []
         axes = [entry[0] for entry in layout.batch]
         try:
-            views = []
+            views: list[Any] = []
             # The queue is in order: when the last map has returned, the other two are done as well.
             for ref, flag, which, matrix in (
                 (a, flags.READ, 2, ((layout.m, layout.a[0]), (layout.k, layout.a[1]))),
@@ -122,14 +126,20 @@ class Matmul:
                 low, high = span(ref)
                 dtype = np.dtype("uint16" if ref.dtype == "bfloat16" else ref.dtype)
                 mapped, _ = cl.enqueue_map_buffer(
-                    session.queue, ref.handle, flag, low * dtype.itemsize, (high - low,), dtype, is_blocking=ref is out
+                    session.queue,
+                    ref.handle,
+                    flag,
+                    low * dtype.itemsize,
+                    (high - low,),
+                    dtype,
+                    is_blocking=ref is out,
                 )
                 maps.append(mapped)
                 shape = (*axes, *(extent for extent, _ in matrix))
                 steps = (*(entry[which] for entry in layout.batch), *(step for _, step in matrix))
                 origin = (ref.offset - low) * dtype.itemsize
                 views.append(np.ndarray(shape, dtype, mapped, origin, [s * dtype.itemsize for s in steps]))
-            multiply(*views, out.dtype)
+            multiply(views[0], views[1], views[2], out.dtype)
         except cl.Error as error:
             raise translated(error, session.label, "map the operands of a matrix product") from error
         finally:
@@ -160,7 +170,7 @@ class Matmul:
             session.run(source, "matmul", (8 * session.compute_units,), (1,), arguments)
             return
         wide = dtype in ("float64", "int64", "uint64")
-        large = min(layout.m, layout.n) >= 512 and not wide
+        large = min(layout.m, layout.n) >= LARGE and not wide
         tile, deep = (128, 8) if large else (64, 16)
         size = (16 * -(-layout.n // tile), 16 * -(-layout.m // tile), batch)
         session.run(matmul_source.tiled(dtype, tile, deep), "matmul", size, (16, 16, 1), arguments)

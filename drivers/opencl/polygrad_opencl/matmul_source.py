@@ -2,27 +2,31 @@
 
 Here: text, with the layout of its launch. Not here: when which is used, and BLAS (`matmul.py`).
 
-Both take out, a, b, their offsets, m, n, k, the strides of a and b along (row, column), and two batch axes: extent of the inner
-one and for each of out, a, b the strides along both. Sums are written a * b + c, not fma(): the compiler may contract here, and
-where it has no instruction for it the function would be a library call.
+Both take out, a, b, their offsets, m, n, k, the strides of a and b along (row, column), and two batch axes: extent of
+the inner one and for each of out, a, b the strides along both. Sums are written a * b + c, not fma(): the compiler
+may contract here, and where it has no instruction for it the function would be a library call.
 """
 
 from polygrad_opencl.source import PRELUDE, STORAGE, accessors
 
 PARAMETERS = (
-    "global ELEMENT* out, global const ELEMENT* a, global const ELEMENT* b, long oo, long oa, long ob, long m, long n, long k, "
-    "long am, long ak, long bk, long bn, long batch, long batch1, long o0, long o1, long a0, long a1, long b0, long b1"
+    "global ELEMENT* out, global const ELEMENT* a, global const ELEMENT* b, long oo, long oa, long ob, "
+    "long m, long n, long k, long am, long ak, long bk, long bn, "
+    "long batch, long batch1, long o0, long o1, long a0, long a1, long b0, long b1"
 )
 
-BATCH = "long z0 = z / batch1, z1 = z % batch1; long po = oo + z0 * o0 + z1 * o1, pa = oa + z0 * a0 + z1 * a1, pb = ob + z0 * b0 + z1 * b1;"
+BATCH = (
+    "long z0 = z / batch1, z1 = z % batch1; "
+    "long po = oo + z0 * o0 + z1 * o1, pa = oa + z0 * a0 + z1 * a1, pb = ob + z0 * b0 + z1 * b1;"
+)
 
 
 def tiled(dtype: str, tile: int, deep: int) -> str:
-    """Return the GPU kernel `matmul`: groups of 16 x 16 work-items make a tile x tile block of the result, *deep* columns at a time.
+    """Return the GPU kernel `matmul`: groups of 16 x 16 work-items make tile x tile blocks of the result, *deep* terms at once.
 
-    Launch it on (16 * ceil(n / tile), 16 * ceil(m / tile), batch). A work-item owns elements 16 apart, so that neighbours read
-    neighbouring words of local memory. Whichever axis of an operand has the smaller stride is the one that neighbouring work-items
-    load along. The tiles have a column to spare, which spreads a column over the banks.
+    Launch it on (16 * ceil(n / tile), 16 * ceil(m / tile), batch). A work-item owns elements 16 apart, so that
+    neighbours read neighbouring words of local memory. Whichever axis of an operand has the smaller stride is the one
+    that neighbouring work-items load along. The tiles have a column to spare, which spreads a column over the banks.
     """
     each = tile // 16
     count = tile * deep // 256
@@ -76,8 +80,8 @@ def strip_width(dtype: str) -> int:
 def strips(dtype: str) -> str:
     """Return the CPU kernel `matmul`: a work-item makes blocks of 4 rows and 2 vectors of columns, no barrier.
 
-    Launch it on any number of work-items, in groups of one. Vectors of b are loaded at once where its columns are adjacent, else
-    element by element; columns beyond the last full block are computed one by one.
+    Launch it on any number of work-items, in groups of one. Vectors of b are loaded at once where its columns are
+    adjacent, else element by element; columns beyond the last full block are computed one by one.
     """
     width = strip_width(dtype)
     step, rows = 2 * width, range(4)
@@ -95,7 +99,8 @@ def strips(dtype: str) -> str:
 
     products = "\n".join(f"            x = load(a, to + r{i} * am); c{i}0 += x * v0; c{i}1 += x * v1;" for i in rows)
     stores = "\n".join(
-        f"        if (r + {i} < m) {{ long to = po + (r + {i}) * n + s; {stored(f'c{i}0', 0)} {stored(f'c{i}1', width)} }}" for i in rows
+        f"        if (r + {i} < m) {{ long to = po + (r + {i}) * n + s; {stored(f'c{i}0', 0)} {stored(f'c{i}1', width)} }}"
+        for i in rows
     )
     singles = "\n".join(f"            c{i} += load(a, to + r{i} * am) * v;" for i in rows)
     ends = "\n".join(f"        if (r + {i} < m) store(c{i}, out, po + (r + {i}) * n + s);" for i in rows)

@@ -2,19 +2,18 @@
 
 Here: programs and kernels. Not here: what the source says, memory, geometry.
 
-A kernel object holds its arguments until it is enqueued, so two threads must not share one: each thread makes its own.
-PoCL compiles the code of a work-group at a kernel's first launch; the program's binary holds that code only afterwards, which
-is why a binary goes to the disk cache after the first launch of each of its kernels, not after the build. An entry of the cache
-is the names of the kernels whose code is in it, a line feed, and the binary.
+A kernel object holds its arguments until it is enqueued, so two threads must not share one: each thread makes its
+own. PoCL compiles the code of a work-group at a kernel's first launch; the program's binary holds that code only
+afterwards, which is why a binary goes to the disk cache after the first launch of each of its kernels, not after the
+build. An entry of the cache is the names of the kernels whose code is in it, a line feed, and the binary.
 """
 
 import threading
 from collections.abc import Sequence
 from typing import Any
 
-from polygrad_opencl.binary_cache import BinaryCache, key_of
-
 from polygrad.driver import CompileError, count_build
+from polygrad_opencl.binary_cache import BinaryCache, key_of
 
 OPTIONS = ""  # no flag that trades accuracy for speed, whatever the device
 
@@ -30,7 +29,7 @@ class Program:
         self._local = threading.local()
 
     def kernel(self, name: str, dtypes: Sequence[Any]) -> Any:
-        """Return this thread's kernel object called *name*; *dtypes* gives the type of each scalar argument, None for buffers."""
+        """Return this thread's kernel object called *name*; *dtypes* are those of scalars, None for buffers."""
         kernels = self._local.__dict__
         found = kernels.get(name)
         if found is None:
@@ -40,7 +39,7 @@ class Program:
         return found
 
     def launched(self, name: str) -> None:
-        """Note that a kernel has run; its code goes to the disk cache if it is not there yet. Waits for the queue then."""
+        """Note that a kernel has run; its code goes to the disk cache if it is not there yet, which waits."""
         if name not in self.saved:
             self.saved |= {name}
             self.store.save(self)
@@ -88,8 +87,8 @@ class ProgramStore:
         return Program(self, self.cl.Program(built), key, frozenset(names.decode().split()))
 
     def _compile(self, source: str) -> Program:
-        # pyopencl's Program would consult a cache of its own, which compiles twice on PoCL (pyopencl#731), and turn any remark of
-        # the compiler into a Python warning; the class underneath does neither.
+        # pyopencl's Program would consult a cache of its own, which compiles twice on PoCL (pyopencl#731),
+        # and turn any remark of the compiler into a Python warning; the class underneath does neither.
         built = self.cl._cl._Program(self.context, source)
         try:
             built._build(OPTIONS.encode(), None)

@@ -52,7 +52,7 @@ class Session:
             raise translated(error, self.label, "finish its queue") from error
 
     def scratch(self, nbytes: int) -> Any:
-        """Return a buffer of at least *nbytes* for use inside one op, under `lock`; the queue's order makes reuse safe."""
+        """Return a buffer of at least *nbytes* for one op, under `lock`; the queue's order makes reuse safe."""
         if self._scratch is None or self._scratch.size < nbytes:
             if self._scratch is not None:
                 self._scratch.release()

@@ -2,13 +2,14 @@
 
 Here: text, pure and testable without a device. Not here: fused kernels (the shared renderer writes those), launching.
 
-Work is given out in one of two ways. On a CPU device a work-item takes a contiguous range; on a GPU neighbouring work-items
-take neighbouring elements. Both loops are `for (long g = FIRST; g < LAST; g += STEP)`; the macros differ.
+Work is given out in one of two ways. On a CPU device a work-item takes a contiguous range; on a GPU neighbouring
+work-items take neighbouring elements. Both loops are `for (long g = FIRST; g < LAST; g += STEP)`; the macros differ.
 """
 
 TYPES = {
-    "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar", "uint16": "ushort", "uint32": "uint",
-    "uint64": "ulong", "float32": "float", "float64": "double", "float16": "ushort", "bfloat16": "ushort", "bool": "uchar",
+    "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar", "uint16": "ushort",
+    "uint32": "uint", "uint64": "ulong", "float32": "float", "float64": "double", "float16": "ushort",
+    "bfloat16": "ushort", "bool": "uchar",
 }  # fmt: skip
 
 PRELUDE = "#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n"
@@ -58,8 +59,9 @@ kernel void random_bits(global uint* out, long offset, long n, ulong key, ulong 
 }
 """
 
-# 16-bit floats in memory, float32 in registers. float16 goes through the core functions vload_half and vstore_half_rte, which
-# need no extension; bfloat16 is the high half of a float32, rounded to even, a NaN kept quiet.
+# 16-bit floats in memory, float32 in registers. float16 goes through the core functions vload_half and
+# vstore_half_rte, which need no extension; bfloat16 is the high half of a float32, rounded to even, a NaN kept
+# quiet.
 STORAGE = {
     "float16": (
         "inline float load(global const ushort* p, long i) { return vload_half(i, (global const half*)p); }\n"
@@ -68,7 +70,8 @@ STORAGE = {
     "bfloat16": (
         "inline float load(global const ushort* p, long i) { return as_float((uint)p[i] << 16); }\n"
         "inline void store(float v, global ushort* p, long i)\n"
-        "{ uint b = as_uint(v); p[i] = isnan(v) ? (ushort)((b >> 16) | 64u) : (ushort)((b + 0x7FFFu + ((b >> 16) & 1u)) >> 16); }\n"
+        "{ uint b = as_uint(v);\n"
+        "  p[i] = isnan(v) ? (ushort)((b >> 16) | 64u) : (ushort)((b + 0x7FFFu + ((b >> 16) & 1u)) >> 16); }\n"
     ),
 }
 
@@ -98,8 +101,9 @@ def random_bits(*, chunked: bool) -> str:
     return (CHUNKS if chunked else STRIDED) + PHILOX
 
 
-# Work-items own what they write, so there is neither a race nor an order to depend on: each element adds up its values in the order
-# of the index array. `blocks` ranges of rows times columns; on a CPU device an item takes all columns of its rows.
+# Work-items own what they write, so there is neither a race nor an order to depend on: each element adds up its
+# values in the order of the index array. `blocks` ranges of rows times columns; on a CPU device an item takes all
+# columns of its rows.
 SCATTER = """
 inline void report(global int* status, int tag, long index)
 {
@@ -113,8 +117,8 @@ kernel void scatter_clear(global TOTAL* total, long offset, long count)
 {
     RANGE(count)
     for (long g = FIRST; g < LAST; g += STEP) total[offset + g] = 0;
-}
-kernel void scatter_rows(global TOTAL* total, global const long* index, global const ELEMENT* values, global int* status,
+} kernel void scatter_rows(global TOTAL* total, global const long* index, global const ELEMENT* values, global int*
+status,
     long o, long oi, long ov, long n, long m, long k, int has_status, int tag)
 {
     total += o; index += oi;
@@ -130,8 +134,8 @@ kernel void scatter_rows(global TOTAL* total, global const long* index, global c
         if (i < low || i >= high) continue;
         for (long c = 0; c < m; c++) total[i * m + c] += load(values, ov + j * m + c);
     }
-}
-kernel void scatter_columns(global TOTAL* total, global const long* index, global const ELEMENT* values, global int* status,
+} kernel void scatter_columns(global TOTAL* total, global const long* index, global const ELEMENT* values, global int*
+status,
     long o, long oi, long ov, long n, long m, long k, int has_status, int tag)
 {
     total += o; index += oi;

@@ -9,13 +9,13 @@ import os
 
 import numpy as np
 import pytest
-from polygrad_conformance.random_kernels import compare, random_case
 
 from polygrad.driver import DriverUnavailable
 from polygrad.driver.render import cpu_plan, cpu_style
 from polygrad.driver.render.collapse import collapse
 from polygrad.driver.render.dialect import OPENCL, argument_value
 from polygrad.driver.render.expressions import Expressions
+from polygrad_conformance.random_kernels import compare, random_case
 
 THOROUGH = bool(os.environ.get("POLYGRAD_TEST_THOROUGH"))
 ITEMS, PARTS, BATCH = 5, 3, 10
@@ -105,5 +105,6 @@ def test_a_kernel_without_vectors_is_plain_c():
     plan = cpu_style.plan(kernel, ints, ITEMS, C99)
     assert plan.width == 1
     source = cpu_style.render(kernel, plan, C99)
-    assert "vload" not in source.text and "barrier" not in source.text
+    assert "vload" not in source.text
+    assert "barrier" not in source.text
     assert "const long long item, const long long items" in source.text

@@ -13,10 +13,21 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 import pytest
-from polygrad_conformance.random_kernels import compare, random_case
 
-from polygrad.driver import CompileError, DeviceLost, DriverUnavailable, Instr, Kernel, LaunchError, OutOfMemory, Ref, Store, View
+from polygrad.driver import (
+    CompileError,
+    DeviceLost,
+    DriverUnavailable,
+    Instr,
+    Kernel,
+    LaunchError,
+    OutOfMemory,
+    Ref,
+    Store,
+    View,
+)
 from polygrad.driver.counters import builds
+from polygrad_conformance.random_kernels import compare, random_case
 
 THOROUGH = bool(os.environ.get("POLYGRAD_TEST_THOROUGH"))
 cl = pytest.importorskip("pyopencl", reason="not run: needs pyopencl")
@@ -111,7 +122,9 @@ def test_the_runtime_that_pip_installed_is_registered_beside_the_systems(tmp_pat
     assert devices.register_installed_runtimes(environ, str(tmp_path)) is None
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libintelocl.so").touch()
-    assert devices.register_installed_runtimes(environ, str(tmp_path)) is None  # without its maths library it cannot start
+    assert (
+        devices.register_installed_runtimes(environ, str(tmp_path)) is None
+    )  # without its maths library it cannot start
     (tmp_path / "lib" / "libsvml.so").touch()
     folder = devices.register_installed_runtimes(environ, str(tmp_path))
     assert environ["OCL_ICD_VENDORS"] == folder
@@ -122,7 +135,9 @@ def test_the_runtime_that_pip_installed_is_registered_beside_the_systems(tmp_pat
 
 def test_importing_the_driver_asks_no_runtime_and_imports_no_vendor_library():
     code = "import sys, polygrad_opencl; polygrad_opencl.plugin.polygrad_drivers(); print('pyopencl' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    )
 
 
 # ---- memory -----------------------------------------------------------------------------------------------
@@ -335,7 +350,9 @@ def test_random_bits_are_philox(driver):
     assert [f"{word:08x}" for word in got[1:5]] == ["6627e8d5", "e169c58d", "bc57ac4c", "9b00dbd8"]
     driver.op_random_bits([Ref(handle, 0, (4,), (1,), "uint32")], [], {"key": 0, "counter": 1})
     np.testing.assert_array_equal(download(driver, handle, like)[:4], got[5:9])
-    driver.op_random_bits([Ref(handle, 0, (4,), (1,), "uint32")], [], {"key": (1 << 64) - 1, "counter": (1 << 64) - 1})
+    driver.op_random_bits(
+        [Ref(handle, 0, (4,), (1,), "uint32")], [], {"key": (1 << 64) - 1, "counter": (1 << 64) - 1}
+    )
     wrapped = philox((1 << 64) - 1, (1 << 64) - 1)
     assert download(driver, handle, like)[:4].tolist() == wrapped
 
@@ -394,7 +411,9 @@ def test_copies_of_any_layout(driver, dtype):
         target = upload(driver, out)
         strides = tuple(s // stored.itemsize for s in view.strides)
         dense = tuple(s // stored.itemsize for s in np.empty(view.shape, stored.dtype).strides)
-        driver.op_copy([Ref(target, 1, view.shape, dense, dtype)], [Ref(handle, start, view.shape, strides, dtype)], {})
+        driver.op_copy(
+            [Ref(target, 1, view.shape, dense, dtype)], [Ref(handle, start, view.shape, strides, dtype)], {}
+        )
         got = download(driver, target, out)
         np.testing.assert_array_equal(got[1:].reshape(view.shape), view)
         assert not got[0]
@@ -418,7 +437,15 @@ def test_products_of_any_layout(driver, way, dtype, monkeypatch):
     monkeypatch.setenv("POLYGRAD_OPENCL_GEMM", way.split()[0])
     monkeypatch.setenv("POLYGRAD_OPENCL_STYLE", "gpu" if "gpu" in way else "")
     rng = np.random.default_rng(0)
-    sizes = [((), 1, 1, 1), ((), 3, 5, 7), ((), 65, 33, 17), ((), 1, 100, 50), ((3,), 5, 9, 4), ((2, 1, 3), 1, 8, 4), ((2, 2, 2, 2), 5, 3, 4)]
+    sizes = [
+        ((), 1, 1, 1),
+        ((), 3, 5, 7),
+        ((), 65, 33, 17),
+        ((), 1, 100, 50),
+        ((3,), 5, 9, 4),
+        ((2, 1, 3), 1, 8, 4),
+        ((2, 2, 2, 2), 5, 3, 4),
+    ]
     for number, (batch, m, n, k) in enumerate(sizes):
         layouts = [(a, b) for a in ("c", "t", "gaps") for b in ("c", "t", "gaps")]
         for a, b in layouts if not batch else layouts[number % 3 :: 3]:

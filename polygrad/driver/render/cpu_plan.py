@@ -1,4 +1,4 @@
-"""How a kernel is run on a CPU device: which axis is the vector axis, how long vectors are, what is kept, what is split.
+"""How a kernel is run on a CPU device: its vector axis, how long vectors are, what is kept, what is split.
 
 Here: decisions, from a kernel's structure and a launch's extents.
 Not here: text (`cpu_style.py`, `cpu_walks.py`).
@@ -22,8 +22,8 @@ SMALL = 4096  # elements; less is not divided among work-items at all
 class Plan(NamedTuple):
     """How one launch is rendered; hashable, and with the kernel the key of a program.
 
-    `axis` is the vector axis, -1 for none; `width` the vectors' length; `kept` says whether dear values are kept from walk to
-    walk; `split` whether the walks are divided and a launch is made for each.
+    `axis` is the vector axis, -1 for none; `width` the vectors' length; `kept` says whether dear values are kept from
+    walk to walk; `split` whether the walks are divided and a launch is made for each.
     """
 
     axis: int
@@ -33,7 +33,7 @@ class Plan(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What one launch needs: work-items for each stage, parts of a split walk, bytes of scratch, bytes of each kept row."""
+    """What one launch needs: work-items of each stage, parts of a split walk, bytes of scratch and of each kept row."""
 
     items: tuple[int, ...]
     parts: int
@@ -91,7 +91,8 @@ def _score(kernel: Kernel, axis: int, extents: Sequence[int]) -> float:
     for store in kernel.stores:
         if kernel.views[store.view].strides[axis] == 1:
             score += 2.5 if placed[store.value].full or not kernel.reduced else 0.25
-    # A walk that is shorter than a vector or two is all tail and folding: lanes across rows serve better, even if strided.
+    # A walk that is shorter than a vector or two is all tail and folding: lanes across rows serve better, even
+    # if strided.
     short = extents[axis] < 16  # noqa: PLR2004
     return score * (0.1 if short else 1.0) - (10 if extents[axis] == 1 else 0) + (0.1 if not short else 0)
 
@@ -100,13 +101,14 @@ def _score(kernel: Kernel, axis: int, extents: Sequence[int]) -> float:
 def vector_width(kernel: Kernel) -> int:
     """Return the length of vectors: 32 bytes of the widest value, never more.
 
-    Wider vectors gain little where registers have 32 bytes, and where they have 64, PoCL 3.0 (LLVM 14) does not survive them.
+    Wider vectors gain little where registers have 32 bytes, and where they have 64, PoCL 3.0 (LLVM 14) does not
+    survive them.
     """
     return 32 // max(4, *(ITEMSIZE[instr.dtype] for instr in kernel.body))
 
 
 class Walk(NamedTuple):
-    """One pass over the reduced axes: its level, the reductions and stores (by position) it does, the FULL values for them."""
+    """One pass over the reduced axes: its level, its reductions and stores (by position), the FULL values for them."""
 
     level: int
     reduces: tuple[int, ...]
@@ -129,7 +131,9 @@ def walks(kernel: Kernel) -> tuple[Walk, ...]:
     return tuple(found)
 
 
-def needed(kernel: Kernel, roots: Sequence[int], *, full: bool, given: frozenset[int] = frozenset()) -> tuple[int, ...]:
+def needed(
+    kernel: Kernel, roots: Sequence[int], *, full: bool, given: frozenset[int] = frozenset()
+) -> tuple[int, ...]:
     """Return the values of one space that *roots* are made of, in order; those *given* are not looked into."""
     placed = placements(kernel)
     seen: set[int] = set()

@@ -1,14 +1,15 @@
 """Kernels for CPU devices: few work-items, each with a contiguous range of the work, wide vectors, no barrier.
 
-Here: `render`, from a kernel and a plan to source text and the launches to make of it.
-Not here: the decisions (`cpu_plan.py`), loops (`cpu_walks.py`), single values (`cpu_vector.py`), axes that could be joined
-(`collapse.py`), queues and memory.
+Here: `render`, from a kernel and a plan to source text and the launches to make of it. Not here: the decisions
+(`cpu_plan.py`), loops (`cpu_walks.py`), single values (`cpu_vector.py`), axes that could be joined (`collapse.py`),
+queues and memory.
 
 One axis is the vector axis: a reduced one (rows: the work-item walks along the row and folds vectors at its end) or a
-parallel one (columns: a work-item owns a strip of columns, lanes are columns, reductions need no folding). Each level of a
-kernel is one walk over the reduced axes; a later walk computes again, from the loads, what it needs of an earlier one, except
-for values of a dear function, which are kept in a private row if it fits. If there are fewer rows than work-items, the walk is
-split in parts: a launch for each level leaves partial results, and the next one, whose work-items all combine them, goes on.
+parallel one (columns: a work-item owns a strip of columns, lanes are columns, reductions need no folding). Each level
+of a kernel is one walk over the reduced axes; a later walk computes again, from the loads, what it needs of an
+earlier one, except for values of a dear function, which are kept in a private row if it fits. If there are fewer rows
+than work-items, the walk is split in parts: a launch for each level leaves partial results, and the next one, whose
+work-items all combine them, goes on.
 """
 
 from collections.abc import Sequence
@@ -28,8 +29,8 @@ __all__ = ["Plan", "Rendered", "Sizes", "Stage", "plan", "render", "sizes"]
 class Stage(NamedTuple):
     """One launch: the kernel's name and its arguments.
 
-    Beside the kinds of `Argument` there are ``extra`` (an int64, `Sizes.parts`), ``scratch`` (a buffer of `Sizes.scratch`
-    bytes, shared by the stages) and ``local`` (private memory of `Sizes.local[position]` bytes).
+    Beside the kinds of `Argument` there are ``extra`` (an int64, `Sizes.parts`), ``scratch`` (a buffer of
+    `Sizes.scratch` bytes, shared by the stages) and ``local`` (private memory of `Sizes.local[position]` bytes).
     """
 
     name: str
@@ -62,7 +63,7 @@ def render(kernel: Kernel, chosen: Plan, dialect: Dialect, name: str = "pg") -> 
 
 
 def functions(kernel: Kernel, chosen: Plan, write: Expressions, name: str) -> tuple[str, tuple[Stage, ...]]:
-    """Return the functions of a kernel without prelude and helpers, which *write* collects: several kernels can share a source."""
+    """Return the functions of a kernel; *write* collects the helpers, so that several kernels can share a source."""
     at = Addressing(kernel, write, wide=True)
     values = Values(kernel, chosen.axis, chosen.width, at, write)
     passes: list[Walk | None] = [None]
@@ -79,7 +80,7 @@ def functions(kernel: Kernel, chosen: Plan, write: Expressions, name: str) -> tu
 
 
 def function_text(title: str, at: Addressing, layout: Layout) -> str:
-    """Return one function; where the language has no work-items, it takes the number of its own and how many there are."""
+    """Return one function; where a language has no work-items, it takes its own number and how many there are."""
     dialect = at.dialect
     parameters = [*at.parameters(), *layout.extra_parameters()]
     kind = dialect.types["int64"]

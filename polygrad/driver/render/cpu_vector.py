@@ -4,8 +4,8 @@ Here: for one choice of the vector axis, how each instruction is written at a wi
 that axis are widened, how vectors are loaded, stored and folded into one element.
 Not here: loops, work-items and the order of things (`cpu_style.py`), the arithmetic (`expressions.py`).
 
-A name in the text says what it holds: ``x7`` is value 7 as one element, ``y7`` as a vector along the vector axis. Which of
-them exist at a place is kept in a `Scope`, a dict from (position, is a vector) to the name.
+A name in the text says what it holds: ``x7`` is value 7 as one element, ``y7`` as a vector along the vector axis.
+Which of them exist at a place is kept in a `Scope`, a dict from (position, is a vector) to the name.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,25 +18,11 @@ Scope = dict[tuple[int, bool], str]
 
 # Ops whose cost is that of a library routine; a value that needs one is worth keeping rather than computing again.
 DEAR = frozenset(
-    (
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "atan2",
-        "pow",
-    )
-    + ("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "fmod", "nextafter", "quotient", "modulo")
-)
+    {
+        "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
+        "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "pow", "erf", "fmod", "nextafter", "quotient", "modulo",
+    }
+)  # fmt: skip
 
 
 def varying(kernel: Kernel, axis: int) -> tuple[bool, ...]:
@@ -80,7 +66,7 @@ class Values:
         return self.dialect.register(self.kernel.body[position].dtype, self.width if vector else 1)
 
     def operand(self, position: int, scope: Scope, out: list[str], *, vector: bool) -> str:
-        """Return value *position* as an operand; a vector of equal elements is declared in *out* if there is none yet."""
+        """Return value *position* as an operand; a vector of equal elements is declared in *out* if need be."""
         instr = self.kernel.body[position]
         if instr.op == "const":
             return self.dialect.literal(instr.attr, instr.dtype, self.width if vector else 1)
@@ -161,7 +147,7 @@ class Values:
         v = self.kernel.body[position].attr
         view = self.kernel.views[v]
         if not vector:
-            return self._element(position, self.indices, self._gathered(position, scope, out, -1), v)
+            return self._element(self.indices, self._gathered(position, scope, out, -1), v)
         if view.gathers or view.strides[self.axis] is None or self.axis in view.window:
             return self._lanes(position, scope, out)
         inside = self.at.window(v, self.indices)
@@ -190,14 +176,12 @@ class Values:
     def _lanes(self, position: int, scope: Scope, out: list[str]) -> str:
         v = self.kernel.body[position].attr
         dtype = self.kernel.views[v].dtype
-        lanes = [
-            self._element(position, self.lane(j), self._gathered(position, scope, out, j), v) for j in range(self.width)
-        ]
+        lanes = [self._element(self.lane(j), self._gathered(position, scope, out, j), v) for j in range(self.width)]
         if dtype == "bool":
             lanes = [f"-(int)({text})" for text in lanes]
         return f"({self.dialect.register(dtype, self.width)})({', '.join(lanes)})"
 
-    def _element(self, position: int, indices: Sequence[str], gathered: Sequence[str], v: int) -> str:
+    def _element(self, indices: Sequence[str], gathered: Sequence[str], v: int) -> str:
         inside = self.at.window(v, indices)
         text = self.at.element(v, self.at.address(v, indices, gathered))
         return f"({inside} ? {text} : {self.at.fill(v)})" if inside else text
@@ -214,10 +198,13 @@ class Values:
             texts.append(self.at.gather(position, number, text, self.kernel.body[a].dtype))
         return texts
 
-    def store(self, value: int, v: int, scope: Scope, *, vector: bool, where: str = "", before: str = "") -> list[str]:
+    def store(
+        self, value: int, v: int, scope: Scope, *, vector: bool, where: str = "", before: str = ""
+    ) -> list[str]:
         """Return statements that store *value* through view *v*.
 
-        *where* is added to the address. *before*, a condition, makes it an addition to what is there wherever it is false.
+        *where* is added to the address. *before*, a condition, makes it an addition to what is there wherever it is
+        false.
         """
         out: list[str] = []
         view = self.kernel.views[v]

@@ -3,10 +3,11 @@
 Here: three layouts of one function, each in a whole and (with reductions) in a split form.
 Not here: which one is chosen (`cpu_plan.py`), the statements inside (`cpu_vector.py`).
 
-Names in the text, beside those of `addressing.py`: ``i0 i1 ..`` the index along each axis, ``item`` and ``items`` this
-work-item and how many there are, ``[g, end)`` its range of work, ``r3`` and ``a3_0 a3_1 ..`` the accumulators of
-reduction 3 (an element, vectors), ``m3`` an array over the blocks of a strip, ``k3`` a kept row, ``s3`` the partial results of reduction 3 in scratch
-memory, ``h2 p2 f2`` rows a part, part and "first row of its part" of partial view 2.
+Names in the text, beside those of `addressing.py`: ``i0 i1 ..`` the index along each axis, ``item`` and ``items``
+this work-item and how many there are, ``[g, end)`` its range of work, ``r3`` and ``a3_0 a3_1 ..`` the accumulators of
+reduction 3 (an element, vectors), ``m3`` an array over the blocks of a strip, ``k3`` a kept row, ``s3`` the partial
+results of reduction 3 in scratch memory, ``h2 p2 f2`` rows a part, part and "first row of its part" of partial view
+2.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,9 @@ from polygrad.driver.render.cpu_vector import DEAR, Scope, Values
 
 ALIGN = 64  # elements; ranges of work start at multiples of it, so that two work-items share no cache line
 LEAST_STRIP = 16  # vectors; narrower pieces of a row of memory are slow to stream
-LIGHT = 4  # instructions; the loop of a walk with no more is unrolled, so that accumulators do not wait for each other
+LIGHT = (
+    4  # instructions; the loop of a walk with no more is unrolled, so that accumulators do not wait for each other
+)
 
 Work = Callable[[bool, int], list[str]]
 
@@ -114,7 +117,7 @@ class Layout:
         return [n for n in positions if not varies[n]], [n for n in positions if varies[n]]
 
     def strip(self, start: str, stop: str, work: Work, unroll: int = 1) -> list[str]:
-        """Write the loop along the vector axis: whole vectors, several at once, then one by one, then single elements."""
+        """Write the loop along the vector axis: several vectors at once, then one by one, then single elements."""
         i, width = f"i{self.axis}", self.width
         out = ["{", f"{self.long} {i} = {start};"]
         if width > 1 and unroll > 1:
@@ -187,7 +190,7 @@ class Elements(Layout):
         if self.axis < 0:
             return ["if (item == 0) {", *before, *self._stores(scope, vector=False), "}"]
 
-        def work(vector: bool, _: int) -> list[str]:  # noqa: FBT001  see Work
+        def work(vector: bool, _: int) -> list[str]:
             inside = dict(scope)
             return [*self.values.define(moving, inside, vector=vector), *self._stores(inside, vector=vector)]
 
@@ -237,7 +240,7 @@ class Rows(Layout):
         ]
 
     def _parts(self, rows: str, partial: Sequence[int]) -> list[str]:
-        """Share out parts of rows, so that one work-item makes a part; views divided differently leave it all to one."""
+        """Share out parts of rows, one work-item a part; views divided differently leave it all to one."""
         out = [f"const {self.long} every = {rows};"]
         out += [f"const {self.long} h{v} = (every + v{v}_parts - 1) / v{v}_parts;" for v in partial]
         first = f"h{partial[0]}"
@@ -291,14 +294,16 @@ class Rows(Layout):
 
     def _walk(self, walk: Walk, scope: Scope, done: set[int]) -> list[str]:
         given = frozenset(done & set(self.kept))
-        roots = [self.kernel.body[n].args[0] for n in walk.reduces] + [self.kernel.stores[s].value for s in walk.stores]
+        roots = [self.kernel.body[n].args[0] for n in walk.reduces] + [
+            self.kernel.stores[s].value for s in walk.stores
+        ]
         positions = needed(self.kernel, roots, full=True, given=given)
         still, moving = self.divided(positions)
         unroll = self._unroll(walk, moving)
         out, ends = self._accumulators(walk, unroll)
 
         def inside(outer: Scope) -> Work:
-            def work(vector: bool, u: int) -> list[str]:  # noqa: FBT001  see Work
+            def work(vector: bool, u: int) -> list[str]:
                 return self._at(walk, moving, given, dict(outer), vector=vector, u=u)
 
             return work
@@ -329,7 +334,9 @@ class Rows(Layout):
                 before += [f"{wide} a{n}_{u} = {start};" for u in range(unroll)]
                 for u in range(1, unroll):
                     after.append(f"a{n}_0 = {self.step(n, f'a{n}_0', f'a{n}_{u}', vector=True)};")
-                result = self.step(n, result, self.values.fold(f"a{n}_0", instr.attr, instr.dtype, after), vector=False)
+                result = self.step(
+                    n, result, self.values.fold(f"a{n}_0", instr.attr, instr.dtype, after), vector=False
+                )
             after.append(f"const {kind} x{n} = {result};")
             if self.plan.split:
                 after.append(self.leave(n, "row", f"x{n}", vector=False))
@@ -350,7 +357,9 @@ class Rows(Layout):
             out += values.define([n], scope, vector=vector)
             if n in self.kept:
                 name = scope[n, vector]
-                out.append(f"vstore{self.width}({name}, 0, k{n} + ({flat}));" if vector else f"k{n}[{flat}] = {name};")
+                out.append(
+                    f"vstore{self.width}({name}, 0, k{n} + ({flat}));" if vector else f"k{n}[{flat}] = {name};"
+                )
         for n in walk.reduces:
             name = f"a{n}_{u}" if vector else f"r{n}"
             operand = values.operand(self.kernel.body[n].args[0], scope, out, vector=vector)
@@ -530,22 +539,44 @@ class Columns(Layout):
         for n in fixed:
             operand = self.values.operand(self.kernel.body[n].args[0], here, before, vector=False)
             before.append(f"r{n} = {self.step(n, f'r{n}', operand, vector=False)};")
-        bound = {"lines": self._block_work(walk, moving, fixed, dict(here), arrays, vector=vector)}
         out = [f"{self.values.type(n)} r{n} = {self.start(n, vector=False)};" for n in fixed]
-        out += self._reduced_loop(walk, before, bound["lines"], moving, vector=vector)
+        several = 4 if not before and len(self.inner) == 1 and len(moving) <= LIGHT else 1
+
+        def blocks(count: int) -> list[str]:
+            inside = dict(here)
+            lines = self._fetched(self.row_values(walk), inside, arrays, vector=vector)
+            return self._each_block(
+                [*lines, *self._at(walk, moving, fixed, inside, count, vector=vector)], vector=vector
+            )
+
+        out += self._reduced_loop([*before, *blocks(1)], blocks(several) if several > 1 else [], several)
         return [*out, *self._results(walk, fixed, scope, vector=vector)]
 
-    def _reduced_loop(self, lines: list[str]) -> list[str]:
+    def _at(
+        self, walk: Walk, moving: Sequence[int], fixed: Sequence[int], scope: Scope, count: int, *, vector: bool
+    ) -> list[str]:
+        """Do a walk's work on one block for *count* indices at once: accumulators move to registers and back."""
+        reduces = [n for n in walk.reduces if n not in fixed]
+        out = [f"{self.values.type(n, vector=vector)} a{n} = m{n}[b];" for n in reduces]
+        for u in range(count):
+            inside = dict(scope)
+            lines = self.values.define(moving, inside, vector=vector)
+            for n in reduces:
+                operand = self.values.operand(self.kernel.body[n].args[0], inside, lines, vector=vector)
+                lines.append(f"a{n} = {self.step(n, f'a{n}', operand, vector=vector)};")
+            for s in walk.stores:
+                lines += self.values.store(*self.kernel.stores[s], inside, vector=vector)
+            place = [f"const {self.long} i{self.inner[0]} = w + {u};"] if count > 1 else []
+            out += ["{", *place, *lines, "}"]
+        return [*out, *(f"m{n}[b] = a{n};" for n in reduces)]
+
+    def _reduced_loop(self, one: list[str], several: list[str], count: int) -> list[str]:
+        """Write the loop over the reduced axes; *several* does *count* indices of the only one at once."""
         low, high = ("low", "high") if self.plan.split else ("0", self.product(self.inner))
-        return [
-            "{",
-            *self.decode(low, self.inner),
-            f"for ({self.long} w = {low}; w < {high}; w++) {{",
-            *lines,
-            *self.advance(self.inner),
-            "}",
-            "}",
-        ]
+        out = ["{", *self.decode(low, self.inner), f"{self.long} w = {low};"]
+        if several:
+            out += [f"for (; w + {count} <= {high}; w += {count}) {{", *several, "}", f"i{self.inner[0]} = w;"]
+        return [*out, f"for (; w < {high}; w++) {{", *one, *self.advance(self.inner), "}", "}"]
 
     def _results(self, walk: Walk, fixed: Sequence[int], scope: Scope, *, vector: bool) -> list[str]:
         """Name the results of a walk, and leave them in scratch memory if it was one part of it."""

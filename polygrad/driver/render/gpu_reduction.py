@@ -21,6 +21,7 @@ from polygrad.driver.ir import Store, placements
 from polygrad.driver.render.addressing import Addressing
 from polygrad.driver.render.expressions import Expressions
 from polygrad.driver.render.gpu_choice import REGISTERS, Variant
+from polygrad.driver.render.gpu_online import finished, meet, merge_online, rescaled
 from polygrad.driver.render.gpu_schedule import Pass, passes
 from polygrad.driver.render.gpu_tree import Partial, Tree, pairwise
 from polygrad.driver.render.gpu_values import Lines, Names, Point, Values, all_of, decompose
@@ -61,9 +62,11 @@ class Reduction:
         elements = variant.chunks * (self.width if self.rows else 1)
         budget = REGISTERS if self.rows else REGISTERS // self.width
         self.passes = passes(self.kernel, self.stores, elements, budget)
+        self.online: dict[int, int] = {}
+        if not variant.chunks:
+            self.passes, self.online = merge_online(self.kernel, self.passes)
         self.index = at.index_type
         self.live = ""
-        self.arrays: list[str] = []
 
     def whole(self) -> Written:
         """Write the function that does everything."""
@@ -134,14 +137,17 @@ class Reduction:
         for work in todo:
             if not work.reduces and not work.targets:
                 continue
-            operands = [self.kernel.body[n].args[0] for n in work.reduces]
-            self._compute_rows([*operands, *work.targets])
+            self._compute_rows([*(self._operand(n) for n in work.reduces), *work.targets])
             accumulators = self._accumulators(work)
             if self.variant.chunks:
                 self._unrolled(work, accumulators)
             else:
                 self._looped(work, accumulators)
             self._combine(accumulators)
+
+    def _operand(self, n: int) -> int:
+        """Return the value that a reduction takes in: of an online sum of exponentials, what its maximum takes in."""
+        return self.kernel.body[self.online.get(n, n)].args[0]
 
     def _compute_rows(self, targets: Sequence[int]) -> None:
         """Compute, once a row, the ROW values that a pass needs."""
@@ -230,14 +236,16 @@ class Reduction:
     def _visit(self, work: Pass, accumulators: dict[int, Names], inner: Values) -> None:
         """Write what a pass does at one vector of reduced points."""
         inside = inner.points[0].inside
-        operands = [self.kernel.body[n].args[0] for n in work.reduces]
-        inner.compute([*operands, *work.targets, *work.keep])
+        inner.compute([*(self._operand(n) for n in work.reduces), *work.targets, *work.keep])
         updates = []
-        for n, names in accumulators.items():
+        for n in sorted(accumulators, key=lambda n: n not in self.online):  # online sums ask for the maximum so far
             instr = self.kernel.body[n]
-            for e, a in enumerate(names):
-                value = inner.name(instr.args[0], 0, e)
-                updates.append(f"{a} = {self.write.reduce_step(instr.attr, instr.dtype, a, value)};")
+            for e, a in enumerate(accumulators[n]):
+                value = inner.name(self._operand(n), 0, e)
+                if n in self.online:
+                    updates.append(meet(self.write, instr.dtype, accumulators[self.online[n]][e], a, value))
+                else:
+                    updates.append(f"{a} = {self.write.reduce_step(instr.attr, instr.dtype, a, value)};")
         self._if(inside, updates)
         for store in work.stores:
             inner.store(store.value, store.view, self.live)
@@ -272,17 +280,33 @@ class Reduction:
 
     def _combine(self, accumulators: dict[int, Names]) -> None:
         """Combine the partial results of a pass over a vector's elements (rows) and over the lanes."""
-        todo = []
-        for n, names in accumulators.items():
-            instr = self.kernel.body[n]
-            register = self.dialect.register(instr.dtype)
-            if self.rows:
-                text = pairwise(self.write.reduce_step, instr.attr, instr.dtype, names)
-                self.out.add(f"{register} x{n} = {text};")
-                names = (f"x{n}",)  # noqa: PLW2901  the elements have become one
-            todo += [Partial(instr.attr, instr.dtype, name) for name in names]
-            self.values.scope[n] = [names]
-        self.tree.combine(todo)
+        self.tree.combine([p for n in accumulators if n not in self.online for p in self._fold(n, accumulators[n])])
+        sums = [n for n in accumulators if n in self.online]
+        for n in sums:
+            dtype, m = self.kernel.body[n].dtype, self.online[n]
+            for e, a in enumerate(accumulators[n]):
+                scaled = rescaled(self.write, dtype, a, accumulators[m][e], self.values.name(m, 0, e))
+                self.out.add(f"{a} = {scaled};")
+        self.tree.combine([p for n in sums for p in self._fold(n, accumulators[n])])
+        if not self.variant.splits:
+            self._finish_online(sums)
+
+    def _fold(self, n: int, names: Names) -> list[Partial]:
+        """Fold the elements of a vector, if they lie along the reduced axes; put the result in scope."""
+        instr = self.kernel.body[n]
+        if self.rows:
+            names = (pairwise(self.write.reduce_step, instr.attr, instr.dtype, names),)
+        results = tuple(f"x{n}_{e}" if len(names) > 1 else f"x{n}" for e in range(len(names)))
+        declared = ", ".join(f"{x} = {text}" for x, text in zip(results, names, strict=True))
+        self.out.add(f"{self.dialect.register(instr.dtype)} {declared};")
+        self.values.scope[n] = [results]
+        return [Partial(instr.attr, instr.dtype, name) for name in results]
+
+    def _finish_online(self, sums: Sequence[int]) -> None:
+        for n in sums:
+            for e, name in enumerate(self.values.scope[n][0]):
+                final = self.values.name(self.online[n], 0, e)
+                self.out.add(f"{name} = {finished(self.write, self.kernel.body[n].dtype, name, final)};")
 
     def _row_stores(self, condition: str = "") -> None:
         """Store ROW values, one lane for each row."""
@@ -381,8 +405,8 @@ class Reduction:
             self.out.close()
 
     def _numbered(self) -> list[tuple[int, int]]:
-        """Return the reductions of all passes with the level at which they are left in scratch memory."""
-        return [(n, work.level) for work in self.passes for n in work.reduces]
+        """Return the reductions of all passes with the function that leaves them in scratch memory."""
+        return [(n, number) for number, work in enumerate(self.passes) for n in work.reduces]
 
     def _scratch(self, n: int) -> str:
         """Return the scratch memory of a reduction as a pointer."""
@@ -397,7 +421,13 @@ class Reduction:
 
     def _gather_splits(self, number: int) -> None:
         """Combine what the functions before this one left of every reduction."""
-        ready = [n for n, level in self._numbered() if level < number]
+        ready = [n for n, by in self._numbered() if by < number]
+        self._gather_ready([n for n in ready if n not in self.online])
+        sums = [n for n in ready if n in self.online]
+        self._gather_ready(sums)
+        self._finish_online(sums)
+
+    def _gather_ready(self, ready: Sequence[int]) -> None:
         todo = []
         for n in ready:
             instr = self.kernel.body[n]
@@ -414,7 +444,12 @@ class Reduction:
         for n in ready:
             instr = self.kernel.body[n]
             for e, name in enumerate(self.values.scope[n][0]):
-                read = self.at.from_memory(f"{self._scratch(n)}[{self._scratch_place('s', e)}]", instr.dtype)
+                place = self._scratch_place("s", e)
+                read = self.at.from_memory(f"{self._scratch(n)}[{place}]", instr.dtype)
+                if n in self.online:
+                    m = self.online[n]
+                    greatest, final = f"{self._scratch(m)}[{place}]", self.values.name(m, 0, e)
+                    read = rescaled(self.write, instr.dtype, read, greatest, final)
                 self.out.add(f"{name} = {self.write.reduce_step(instr.attr, instr.dtype, name, read)};")
         self.out.close()
         self.tree.combine(todo)
