@@ -82,7 +82,7 @@ newaxis = None
 
 globals().update(_FUNCTIONS)
 
-_LAZY = ("nn", "optim", "io", "testing", "data", "distributed")
+_LAZY = ("nn", "optim", "io", "testing")
 
 if TYPE_CHECKING:
     from polygrad import io, nn, optim, testing

@@ -236,7 +236,7 @@ def arena_program(batch, width):
 
 
 def run_arena(queue, program, size, inputs, outputs):
-    import pyopencl as cl  # noqa: PLC0415  optional
+    import pyopencl as cl
 
     text, numbers = program
     built = build(queue, text)
@@ -334,7 +334,7 @@ def test_a_full_value_stays_full_when_its_axes_shrink():
 
 def launch(queue, program, case, source, ints):
     """Run a rendered kernel on a case's buffers and return what they hold afterwards."""
-    import pyopencl as cl  # noqa: PLC0415  optional
+    import pyopencl as cl
 
     host, flags = case.fresh(), cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
     memory = [cl.Buffer(queue.context, flags, hostbuf=np.resize(b.view(np.uint8), max(b.nbytes, 1))) for b in host]

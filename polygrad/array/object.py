@@ -16,7 +16,8 @@ from polygrad.errors import DTypeError, GradError, ShapeError
 from polygrad.graph.functions import F
 from polygrad.graph.node import Node, apply, lift, scalar
 from polygrad.ops.table import TABLE, Op
-from polygrad.runtime.realize import ALWAYS, active_mask, realize
+from polygrad.runtime.realize import realize
+from polygrad.runtime.structure import ALWAYS, active_mask
 
 
 class Array:

@@ -17,7 +17,7 @@ from polygrad.autograd import spend
 from polygrad.errors import DTypeError, GradError, ShapeError
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node
-from polygrad.runtime.realize import ALWAYS, active_mask, set_active_mask
+from polygrad.runtime.structure import ALWAYS, active_mask, set_active_mask
 
 
 class GradMode(contextlib.ContextDecorator):

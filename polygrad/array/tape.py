@@ -18,7 +18,7 @@ from polygrad.autograd import spend
 from polygrad.errors import GradError
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node, creation_site
-from polygrad.runtime.realize import ALWAYS, active_mask
+from polygrad.runtime.structure import ALWAYS, active_mask
 
 
 class _Tapes(threading.local):

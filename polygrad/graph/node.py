@@ -212,7 +212,11 @@ def apply(op: Op, operands: tuple[Node, ...], attrs: Any = None) -> Node:
     ShapeError, DTypeError, DeviceError
         If the operands do not fit.
     """
-    spec = _memo.get((op, attrs, *[p.aval for p in operands])) or spec_of(op, attrs, operands)
+    if len(operands) == 2:  # noqa: PLR2004  most ops are binary: this path is worth its lines
+        a, b = operands
+        spec = _memo.get((op, attrs, a.aval, b.aval)) or spec_of(op, attrs, operands)
+    else:
+        spec = _memo.get((op, attrs, *[p.aval for p in operands])) or spec_of(op, attrs, operands)
     if spec.casts is not None:
         operands = tuple([p if c is None else cast(p, c) for p, c in zip(operands, spec.casts, strict=True)])
     device = None

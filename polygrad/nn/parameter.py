@@ -28,7 +28,7 @@ class Parameter(Array):
 
     Raises
     ------
-    GradError
+    DTypeError
         If *dtype* is not a float dtype.
 
     Examples

@@ -18,7 +18,7 @@ from polygrad.array.functions import FUNCTIONS
 from polygrad.array.object import Array
 from polygrad.array.rebinding import rebind
 from polygrad.array.recording import no_grad
-from polygrad.errors import GradError, ShapeError, StateError
+from polygrad.errors import DTypeError, GradError, ShapeError, StateError
 from polygrad.nn import pending
 from polygrad.runtime.devices import state as device_state
 
@@ -72,7 +72,9 @@ class Optimizer:
     Raises
     ------
     GradError
-        If there are no parameters, or one is not of a float dtype.
+        If there are no parameters.
+    DTypeError
+        If one is not of a float dtype.
     """
 
     slots: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from polygrad.driver.ir import ITEMSIZE
 from polygrad.driver.show import show
 from polygrad.graph.node import Node
 from polygrad.runtime.devices import state
-from polygrad.runtime.realize import _held, _walk
+from polygrad.runtime.structure import Structure
 from polygrad.schedule import Fused, Library, plan
 
 
@@ -21,9 +21,8 @@ def explain_nodes(nodes: list[Node]) -> str:
     for device in dict.fromkeys(n.device for n in pending):
         assert device is not None  # noqa: S101  arrays always have a device
         asked = [n for n in pending if n.device == device]
-        order, leaves = _walk(asked)
-        offered, retained, _ = _held(order, asked)
-        made = plan(order, list(leaves), asked, offered, retained, state(device).info)
+        graph = Structure(asked)
+        made = plan(graph.order, list(graph.leaves), asked, graph.offered(), graph.retained(), state(device).info)
         lines.append(f"{device}: {len(made.steps)} launches" if len(made.steps) != 1 else f"{device}: 1 launch")
         for k, step in enumerate(made.steps, 1):
             lines.append(f"{k}. " + (_fused(step) if isinstance(step, Fused) else _library(step)))

@@ -53,9 +53,13 @@ class Pool:
         OutOfMemory
             If there is no room even after everything that lies free was given back to the driver.
         """
-        size = size_class(nbytes)
+        return self.take(size_class(nbytes), nbytes)
+
+    def take(self, size: int, nbytes: int) -> "Buffer":
+        """Return a buffer of the size class *size*, for *nbytes*; see `allocate`."""
         with self._lock:
-            self._collect()
+            if self._returned:
+                self._collect()
             blocks = self._free.get(size)
             handle = blocks.pop() if blocks else None
             if handle is not None:

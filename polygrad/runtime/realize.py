@@ -5,7 +5,6 @@ is new, and runs it.
 Not here: what a plan consists of (`schedule`), what a launch does (the driver).
 """
 
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,23 +13,11 @@ from polygrad.driver.types import Ref
 from polygrad.errors import DTypeError
 from polygrad.graph.node import Node
 from polygrad.runtime.devices import State, check_alive, reopened, state, states
-from polygrad.runtime.memory import Buffer, Storage
+from polygrad.runtime.memory import Buffer, Storage, size_class
+from polygrad.runtime.structure import Structure, active_mask
 from polygrad.schedule import Fused, Library, Operand, Plan, plan
 
 PLAN_LIMIT = 4096  # plans a device; the oldest go first
-ALWAYS = 1  # the mask bit of requires_grad, whose recording never ends
-_active = [ALWAYS]  # bits of the recordings that are in progress
-_KEEPING = {"reduce", "matmul", "scatter", "random", "gather"}
-
-
-def active_mask() -> int:
-    """Return the bits of all recordings in progress."""
-    return _active[0]
-
-
-def set_active_mask(mask: int) -> None:
-    """Say which recordings are in progress."""
-    _active[0] = mask
 
 
 def realize(nodes: Iterable[Node]) -> None:
@@ -61,21 +48,20 @@ def _realize_on(found: State, asked: list[Node]) -> None:
     asked = [n for n in asked if n.storage is None]
     if not asked:
         return
-    order, leaves = _walk(asked)
+    graph = Structure(asked)
+    leaves = list(graph.leaves)
     if found.name in reopened:
         for leaf in leaves:
             check_alive(found, leaf.storage)
-    offered, retained, flags = _held(order, asked)
-    key = _key(order, leaves, flags)
-    program = found.plans.get(key)
+    program = found.plans.get(graph.key)
     if program is None:
-        _check_dtypes(found, order)
-        made = plan(order, list(leaves), asked, offered, retained, found.info)
-        program = Program(found, made)
+        _check_dtypes(found, graph.order)
+        made = plan(graph.order, leaves, asked, graph.offered(), graph.retained(), found.info)
+        program = Program(found, made, graph.order)
         if len(found.plans) >= PLAN_LIMIT:
             found.plans.pop(next(iter(found.plans)), None)
-        found.plans[key] = program
-    program.run(order, list(leaves))
+        found.plans[graph.key] = program
+    program.run(graph.order, leaves)
 
 
 def _settle_transfers(pending: list[Node]) -> None:
@@ -93,31 +79,9 @@ def _settle_transfers(pending: list[Node]) -> None:
             stack += n.parents
             if n.spec.op.kind == "transfer":
                 transfers.append(n)
-    for n in sorted(transfers, key=_number):
+    for n in sorted(transfers, key=lambda t: t.number):
         if n.storage is None:
             _transfer(n)
-
-
-def _walk(asked: list[Node]) -> tuple[list[Node], dict[Node, int]]:
-    """Return the unrealized nodes under *asked*, operands first, and the realized ones that they read, numbered."""
-    seen: set[Node] = set()
-    stack = list(asked)
-    while stack:
-        n = stack.pop()
-        if n.storage is None and n not in seen:
-            seen.add(n)
-            stack += n.parents
-    order = sorted(seen, key=_number)
-    leaves: dict[Node, int] = {}
-    for n in order:
-        for p in n.parents:
-            if p.storage is not None and p not in leaves:
-                leaves[p] = len(leaves)
-    return order, leaves
-
-
-def _number(n: Node) -> int:
-    return n.number
 
 
 def _transfer(node: Node) -> None:
@@ -125,77 +89,6 @@ def _transfer(node: Node) -> None:
 
     copy_between(node.parents[0], node)
     _release(node)
-
-
-# What refers to a node during a walk beside its consumers: the order, the set, the position table, locals. Measured
-# once, below.
-_BASELINE = 0
-
-
-def _uses(order: list[Node]) -> dict[Node, int]:
-    """Return how often each node is an operand of another; a function of its own, so that no local outlives it."""
-    uses = dict.fromkeys(order, 0)
-    for n in order:
-        for p in n.parents:
-            if p in uses:
-                uses[p] += 1
-    return uses
-
-
-def _held(order: list[Node], asked: list[Node]) -> tuple[set[Node], set[Node], list[int]]:
-    """Return the costly nodes that are worth a store, all that a recording needs.
-
-    And one flag a node for the plan's key.
-    """
-    uses = _uses(order)
-    goal = set(asked)
-    offered: set[Node] = set()
-    retained: set[Node] = set()
-    flags = []
-    mask = _active[0]
-    for n in order:
-        flag = 4 if n in goal else 0
-        if n.mask & mask and not n.spent:
-            retained.add(n)
-            flag |= 1
-            if n.spec.op.kind in _KEEPING:
-                offered.add(n)
-        elif n.spec.op.kind in _KEEPING and sys.getrefcount(n) > _BASELINE + uses[n] and not flag:
-            offered.add(n)
-            flag |= 2
-        flags.append(flag)
-    return offered, retained, flags
-
-
-def _calibrate() -> int:
-    """Return how many references `_held` itself sees on a node that only its consumers refer to."""
-    from polygrad import dtypes  # noqa: PLC0415  needed once
-    from polygrad.graph.node import scalar  # noqa: PLC0415  as above
-
-    node = scalar(0.0, dtypes.float64)
-    order = sorted({node}, key=_number)
-    uses = dict.fromkeys(order, 0)
-    del node
-    for n in order:
-        if n in uses:
-            return sys.getrefcount(n)
-    raise AssertionError("unreachable")
-
-
-def _key(order: list[Node], leaves: dict[Node, int], flags: list[int]) -> tuple[Any, ...]:
-    """Return the structure of the graph: equal keys mean equal plans."""
-    position = {n: k for k, n in enumerate(order)}
-    out: list[Any] = []
-    for n, flag in zip(order, flags, strict=True):
-        out.append(n.spec.sig)
-        out.append(flag)
-        for p in n.parents:
-            at = position.get(p)
-            out.append(-1 - leaves[p] if at is None else at)
-    for p in leaves:
-        out.append(p.aval.ident)
-        out.append(0 if p.storage.contiguous else p.storage.strides)
-    return tuple(out)
 
 
 def _check_dtypes(found: State, order: list[Node]) -> None:
@@ -212,19 +105,20 @@ def _check_dtypes(found: State, order: list[Node]) -> None:
 def _release(n: Node) -> None:
     """Let a realized node go of its operands, unless a recording needs them."""
     n.depth = 0
-    if not (n.mask & _active[0]) or n.spent:
+    if not (n.mask & active_mask()) or n.spent:
         n.parents = ()
 
 
 class Program:
     """A plan bound to a device: prepared kernels and the order of launches."""
 
-    def __init__(self, found: State, made: Plan) -> None:
+    def __init__(self, found: State, made: Plan, order: list[Node]) -> None:
         self.state = found
         self.plan = made
         self.steps = [self._bind(s) for s in made.steps]
         self.fused = sum(isinstance(s, Fused) for s in made.steps)
         self.ops = len(made.steps) - self.fused
+        self.results = [(at, slot, shapes.strides(order[at].aval.shape)) for at, slot in made.results]
 
     def run(self, order: list[Node], leaves: list[Node]) -> None:
         """Launch everything and give the results their storage."""
@@ -237,9 +131,8 @@ class Program:
             step(buffers, order, leaves, moved)
         found.fused += self.fused
         found.ops += self.ops
-        for at, slot in made.results:
-            n = order[at]
-            n.storage = Storage(buffers[slot], 0, shapes.strides(n.aval.shape), True)
+        for at, slot, strides in self.results:
+            order[at].storage = Storage(buffers[slot], 0, strides, True)
         for at, operand in made.views:
             n = order[at]
             offset = operand.offset + (leaves[operand.slot].storage.offset if operand.slot < len(leaves) else 0)
@@ -254,13 +147,14 @@ class Program:
 
     def _bind_fused(self, step: Fused) -> Callable[..., None]:
         launch = self.state.device.prepare(step.kernel)
-        allocate = self.state.pool.allocate
+        take = self.state.pool.take
         slots, ints, scalars = step.slots, step.ints, step.scalars
-        makes, ends = step.allocate, step.release
+        makes = [(slot, size_class(nbytes), nbytes) for slot, nbytes in step.allocate]
+        ends = step.release
 
         def run(buffers: list[Any], order: list[Node], leaves: list[Node], moved: bool) -> None:
-            for slot, nbytes in makes:
-                buffers[slot] = allocate(nbytes)
+            for slot, size, nbytes in makes:
+                buffers[slot] = take(size, nbytes)
             here = self._offset(step, leaves) if moved and step.offsets else ints
             values = [order[k].value for k in scalars]
             if step.status < 0:
@@ -333,6 +227,3 @@ def _origin(node: Node, _instruction: int) -> tuple[str, tuple[int, ...], Any]:
         return "scatter", node.aval.shape[:1], node.trace
     source, planned = node.parents[0], node.spec.attrs[1]
     return "index", tuple([n for n, where in zip(source.aval.shape, planned, strict=True) if where < 0]), node.trace
-
-
-_BASELINE = _calibrate()

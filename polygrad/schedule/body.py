@@ -1,21 +1,33 @@
 """The body of one kernel while it is written: instructions without repetition, and the rules for storage dtypes.
 
-Here: `Body`, called as ``body("add", a, b)``; decisions that hold for every kernel (float16 is computed in float32).
-Not here: which nodes are in a kernel (`group.py`), what a driver makes of it.
+Here: `Body`, called as ``body("add", a, b)``; decisions that hold for every kernel (float16 is computed in float32, an op that the
+device lacks is decomposed). Not here: which nodes are in a kernel (`group.py`), what a missing op is made of (`decompose.py`),
+what a driver makes of it.
 """
 
-from polygrad import dtypes
-from polygrad.driver.ir import SCALAR_OPS, STORAGE, Instr
-from polygrad.ops.table import Op
+import functools
+from collections.abc import Set
 
+from polygrad import dtypes
+from polygrad.driver.ir import REDUCTIONS, SCALAR_OPS, STORAGE, Instr
+from polygrad.ops.table import Op
+from polygrad.schedule.decompose import decompose, decompose_reduction
 
 _SIGNED = {"negative", "multiply", "divide", "add", "subtract"}
 
 
 class Body:
-    """Instructions by number; an instruction that is already there is not written again."""
+    """Instructions by number; an instruction that is already there is not written again.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    scalar_ops, reductions : set of str
+        What the device declares; what is missing is decomposed.
+    """
+
+    def __init__(self, scalar_ops: Set[str] = SCALAR_OPS.keys(), reductions: Set[str] = frozenset(REDUCTIONS)) -> None:
+        self.scalar_ops = scalar_ops
+        self.reductions = reductions
         self.instrs: list[Instr] = []
         self._known: dict[Instr, int] = {}
 
@@ -46,6 +58,8 @@ class Body:
 
     def __call__(self, op: str, *args: int) -> int:
         """Return a scalar op of values of one dtype."""
+        if op not in self.scalar_ops:
+            return decompose(self, op, args)
         dtype = self.dtype(args[0])
         if dtype in ("float32", "float64") and op in _SIGNED:
             moved = self._without_sign(op, args)
@@ -98,6 +112,8 @@ class Body:
         inner = self._operand_of_negative(wide)
         if kind == "sum" and inner is not None and self.dtype(wide) in ("float32", "float64"):
             return self("negative", self.reduce(kind, inner))
+        if kind not in self.reductions:
+            return self.cast(decompose_reduction(self, kind, wide), stored)
         return self.cast(self.add(Instr("reduce", self.dtype(wide), (wide,), kind)), stored)
 
     def iota(self, terms: list[tuple[int, int]], const: int, dtype: str) -> int:
@@ -114,6 +130,22 @@ class Body:
         if const:
             total = self("add", total, self.const(const, counting))
         return self.cast(total, dtype)
+
+
+@functools.lru_cache(maxsize=4096)
+def instructions(op: str, dtype: str, scalar_ops: frozenset[str]) -> int:
+    """Return how many instructions a scalar op takes on a device that declares *scalar_ops*: 1 if it is among them.
+
+    >>> from polygrad.driver.ir import MANDATORY
+    >>> instructions("ceil", "float32", frozenset(SCALAR_OPS)), instructions("ceil", "float32", MANDATORY)
+    (1, 3)
+    """
+    if op in scalar_ops or op not in SCALAR_OPS:
+        return 1
+    body = Body(scalar_ops)
+    operands = [body.add(Instr("load", "float32" if dtype in STORAGE else dtype, (), k)) for k in range(SCALAR_OPS[op].arity)]
+    body(op, *operands)
+    return len(body.instrs) - len(operands)
 
 
 def guard_loads(instrs: list[Instr], stored: list[int]) -> tuple[list[Instr], list[int]]:

@@ -10,7 +10,7 @@ float32 (float64) is nearer to a multiple of pi / 2 than about 2 ** -31 (2 ** -6
 
 import math
 
-from polygrad.schedule.decompose_value import Coefficients, Value, flip_sign, polynomial, sign_bit, where
+from polygrad.schedule.decompose_value import Coefficients, Layout, Value, flip_sign, polynomial, sign_bit, where
 
 # The binary digits of 2 / pi
 TWO_OVER_PI = int(
@@ -21,7 +21,7 @@ TWO_OVER_PI = int(
     16,
 )
 DIGITS = 1216
-WORDS = {"float32": 7, "float64": 19}  # how many words of the digits the greatest argument reaches
+WORDS = {32: 7, 64: 19}  # by their bits, how many words of the digits the greatest argument reaches
 WINDOW = 3
 
 # (sin(r) / r - 1) / r ** 2 and (cos(r) - 1 + r ** 2 / 2) / r ** 4 as polynomials of r ** 2, for |r| <= pi / 4
@@ -48,43 +48,41 @@ def reduced(size: Value) -> tuple[Value, Value]:
     mantissa = (bits & layout.mantissa | layout.mantissa + 1).to(layout.unsigned)
     # One word of zeros stands before the digits, so that the window of an argument near 1 begins within the table.
     start = (bits >> layout.width) - (layout.bias + layout.width + 2 - layout.bits)
-    words = _window(start, mantissa, size.dtype)
-    first, second = _product(mantissa, words)
-    quarter, r = _fraction(first, second, size.dtype)
+    words = _window(start, mantissa, layout)
+    first, second = _product(mantissa, words, layout)
+    quarter, r = _fraction(first, second, layout, size.dtype)
     small = size < math.pi / 4
     r = where(small, size, r)
     return where(small, 0, quarter), where(size < math.inf, r, math.nan)
 
 
-def _window(start: Value, like: Value, dtype: str) -> list[Value]:
-    """Return three words of digits from bit *start* on."""
-    bits = like.dtype.removeprefix("uint")
-    width = int(bits)
-    count = WORDS[dtype]
-    table = [0, *[TWO_OVER_PI >> (DIGITS - (k + 1) * width) & (1 << width) - 1 for k in range(count)]]
-    words = [like.like(word) for word in table]
-    index = start >> (width.bit_length() - 1)
-    for bit in reversed(range((count - WINDOW).bit_length())):
-        step = 1 << bit
-        chosen = (index & step).differs(0)
+def _window(start: Value, like: Value, layout: Layout) -> list[Value]:
+    """Return three words of digits from bit *start* on; the word is found bit by bit of its number."""
+    bits, count = layout.bits, WORDS[layout.bits]
+    digits = [TWO_OVER_PI >> (DIGITS - (k + 1) * bits) & (1 << bits) - 1 for k in range(count)]
+    words = [like.like(word) for word in (0, *digits)]
+    index = start >> (bits.bit_length() - 1)
+    for k in reversed(range((count - WINDOW).bit_length())):
+        step = 1 << k
+        skip = (index & step).differs(0)
         need = min(len(words), WINDOW + step)
-        words = [where(chosen, words[k + step], words[k]) if k + step < len(words) else words[k] for k in range(need)]
-    shift = (start & (width - 1)).to(like.dtype)
-    back = width - shift  # where it is the width, the shift gives 0
+        words = [where(skip, words[j + step], words[j]) if j + step < len(words) else words[j] for j in range(need)]
+    shift = (start & (bits - 1)).to(layout.unsigned)
+    back = bits - shift  # a shift by the whole width, where *shift* is 0, gives 0
     return [words[k] << shift | words[k + 1] >> back for k in range(WINDOW)]
 
 
-def _product(mantissa: Value, words: list[Value]) -> tuple[Value, Value]:
+def _product(mantissa: Value, words: list[Value], layout: Layout) -> tuple[Value, Value]:
     """Return the upper two of the lower three words of mantissa * words."""
     second = mantissa * words[1]
-    total = second + _upper_product(mantissa, words[2])
-    carry = (total < second).to(total.dtype)
-    return mantissa * words[0] + _upper_product(mantissa, words[1]) + carry, total
+    total = second + _upper(mantissa, words[2], layout)
+    carry = (total < second).to(layout.unsigned)
+    return mantissa * words[0] + _upper(mantissa, words[1], layout) + carry, total
 
 
-def _upper_product(a: Value, b: Value) -> Value:
-    """Return the upper word of a product of two words."""
-    half = a.body.dtype(a.number) == "uint32" and 16 or 32
+def _upper(a: Value, b: Value, layout: Layout) -> Value:
+    """Return the upper word of a product of two words, by halves: a device need not have a wider integer."""
+    half = layout.bits // 2
     mask = (1 << half) - 1
     ah, al, bh, bl = a >> half, a & mask, b >> half, b & mask
     cross, other = ah * bl, al * bh
@@ -92,19 +90,18 @@ def _upper_product(a: Value, b: Value) -> Value:
     return ah * bh + (cross >> half) + (other >> half) + (middle >> half)
 
 
-def _fraction(first: Value, second: Value, dtype: str) -> tuple[Value, Value]:
-    """Return the quarter, rounded to the nearest, and what is left as radians, from a fixed-point number of quarters."""
-    layout = first.like(0).body and _layout(dtype)
-    width = layout.bits
-    quarter = (first + (1 << (width - 3))) >> (width - 2)
-    upper = (first << 2 | second >> (width - 2)).to(layout.signed)  # without the quarter it is signed: above 1/2 means below the next
-    sign = upper >> (width - 1)
+def _fraction(first: Value, second: Value, layout: Layout, dtype: str) -> tuple[Value, Value]:
+    """Return the quarter, rounded to the nearest, and what is left, as radians."""
+    bits, half = layout.bits, layout.bits // 2
+    quarter = (first + (1 << (bits - 3))) >> (bits - 2)
+    # Without the bits of the quarter the fraction is signed: above a half means below the next quarter.
+    upper = (first << 2 | second >> (bits - 2)).to(layout.signed)
+    sign = upper >> (bits - 1)
     size = (upper ^ sign).to(layout.unsigned)
     rest = (second << 2 ^ sign.to(layout.unsigned)).to(dtype)
-    half = width // 2
-    high = (size & ~((1 << half) - 1)).to(dtype)
-    low = (size & (1 << half) - 1).to(dtype) + rest * 2.0**-width
-    r = (high + low) * (math.pi / 2 * 2.0**-width)
+    high = (size & -(1 << half)).to(dtype)
+    low = (size & (1 << half) - 1).to(dtype) + rest * 2.0**-bits
+    r = (high + low) * (math.pi / 2 * 2.0**-bits)
     return quarter.to(layout.signed), flip_sign(r, sign & layout.sign)
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from polygrad import shapes
 from polygrad.driver.ir import Instr, Kernel, Store, View
+from polygrad.driver.types import DeviceInfo
 from polygrad.graph.node import Node
 from polygrad.schedule.body import Body, guard_loads, name
 from polygrad.schedule.group import Demand, Group
@@ -40,14 +41,14 @@ LABEL_SHIFT = 2**62  # takes a negative label, which would count from the end, o
 class Emitter:
     """Writes the kernel of one group."""
 
-    def __init__(self, group: Group, parts: int) -> None:
+    def __init__(self, group: Group, info: DeviceInfo) -> None:
         group.settle()
         self.group = group
         reduced = group.reduced or []
         self.rows = [a for a in group.axes if a not in reduced]
         self.axes: list[Axis] = [*self.rows, *reduced]
         self.position = {a: k for k, a in enumerate(self.axes)}
-        self.body = Body()
+        self.body = Body(info.scalar_ops, info.reductions)
         self.views: list[View] = []
         self.view_ints: list[list[int]] = []
         self.view_nodes: list[Node | None] = []
@@ -56,7 +57,7 @@ class Emitter:
         self.scalars: list[Node] = []
         self.gathers: dict[int, Node] = {}
         self.partials: dict[int, tuple[Node, int]] = {}
-        self.wanted_parts = parts
+        self.wanted_parts = info.limits.partials
         self._views: dict[Any, int] = {}
         self._full: list[bool] = []
 

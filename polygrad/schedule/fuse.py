@@ -11,8 +11,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from polygrad import shapes
+from polygrad.driver.ir import SCALAR_OPS
 from polygrad.driver.types import DeviceInfo
+from polygrad.errors import UnsupportedOp
 from polygrad.graph.node import Node
+from polygrad.schedule.body import instructions
 from polygrad.schedule.group import Demand, Group
 from polygrad.schedule.index import ZERO, variable
 from polygrad.schedule.views import MOVEMENT, View, contiguous, view_of
@@ -56,6 +59,7 @@ class Fusion:
                 if p.storage is None and p in self.consumers:
                     self.consumers[p].append(n)
         self.deferred: list[Node] = []
+        self._missing = SCALAR_OPS.keys() - info.scalar_ops
         self._cost = self._costs()
         self._late = self._lateness()
         self._heap: list[tuple[int, Node]] = []
@@ -93,8 +97,28 @@ class Fusion:
                 if p.aval.size * 8 >= n.aval.size:
                     loads += have[0]
                 ops += have[1]
-            out[n] = (min(loads, 99), min(ops + (kind not in MOVEMENT), 999))
+            out[n] = (min(loads, 99), min(ops + (kind not in MOVEMENT) + self._extra(n), 999))
         return out
+
+    def _extra(self, node: Node) -> int:
+        """Return how many instructions more than one a node takes because the device lacks its op.
+
+        Raises
+        ------
+        UnsupportedOp
+            If that is more than a kernel of the device may hold.
+        """
+        op = node.spec.op
+        if not self._missing or op.kind != "elementwise" or op.instr not in self._missing:
+            return 0
+        info, dtype = self.info, node.parents[0].aval.dtype.name
+        count = instructions(op.instr, dtype, frozenset(info.scalar_ops))
+        if count + len(node.parents) > info.limits.max_instructions:
+            raise UnsupportedOp(
+                f"{info.device} does not declare {op.instr!r}; made of the mandatory ops it takes {count} instructions on {dtype}, "
+                f"and a kernel there holds {info.limits.max_instructions}: compute it on another device with .to_device(...)"
+            )
+        return count - 1
 
     def _lateness(self) -> set[Node]:
         """Return the column sums that may ride in another kernel, and what only they consume."""
@@ -122,8 +146,13 @@ class Fusion:
             elif node not in self.deferred:
                 self._start(node)
 
+    def _alone(self, node: Node) -> bool:
+        """Whether a node is computed by launches of its own: library ops, and products if the device lacks that reduction."""
+        op = node.spec.op
+        return op.kind in LIBRARY or (op.kind == "reduce" and op.instr == "prod" and "prod" not in self.info.reductions)
+
     def _start(self, node: Node) -> None:
-        if node.spec.op.kind in LIBRARY:
+        if self._alone(node):
             self._library(node)
             return
         if self.sharing and self._join(node):
@@ -149,7 +178,7 @@ class Fusion:
 
     def _grow(self, group: Group) -> None:
         limits = self.info.limits
-        group.grow(self._decide, limits.max_instructions // 2, limits.max_buffers // 2)
+        group.grow(self._decide, limits.max_instructions // 2, limits.max_buffers // 2, self._extra)
 
     def _library(self, node: Node) -> None:
         step = Step(None, node)
@@ -171,6 +200,8 @@ class Fusion:
         node = demand.node
         if node is group.seed or node in (n for n, _ in group.partials):
             return True
+        if self._alone(node):
+            return False
         if node in self.wanted:
             return self._compute_wanted(group, demand)
         outside = any(c not in group.members and c not in self._late for c in self.consumers.get(node, ()))

@@ -66,6 +66,7 @@ class Group:
         self._waiting: list[tuple[int, int, Demand]] = []
         self._known: dict[Any, Demand] = {}
         self._count = 0
+        self._extra = 0
         index = []
         for n in seed.aval.shape:
             axis = Axis(n)
@@ -118,10 +119,13 @@ class Group:
         heapq.heappush(self._waiting, (-node.number, self._count, demand))
         return demand
 
-    def grow(self, decide: Callable[["Group", Demand], bool], limit: int, buffers: int) -> None:
+    def grow(
+        self, decide: Callable[["Group", Demand], bool], limit: int, buffers: int, extra: Callable[[Node], int]
+    ) -> None:
         """Work through the waiting demands, consumers first.
 
-        *decide* says whether a node is computed here or read from memory.
+        *decide* says whether a node is computed here or read from memory. *limit* is half of what a kernel may hold, for a
+        demand may take two instructions; an op that is decomposed takes *extra* ones, which are counted exactly.
         """
         while self._waiting:
             demand = heapq.heappop(self._waiting)[2]
@@ -134,8 +138,11 @@ class Group:
                 continue
             self._known[key] = demand
             self.demands.append(demand)
-            full = len(self.demands) + len(self._waiting) > limit or len(self.inputs) > buffers
+            more = self._extra + extra(demand.node)
+            full = 2 * (len(self.demands) + len(self._waiting)) + more > 2 * limit or len(self.inputs) > buffers
             self._place(demand, decide, full)
+            if demand.how == "op":
+                self._extra = more
 
     def _place(self, demand: Demand, decide: Callable[["Group", Demand], bool], full: bool) -> None:
         node = demand.node

@@ -13,6 +13,7 @@ from polygrad import shapes
 from polygrad.driver.ir import ITEMSIZE, Kernel
 from polygrad.driver.types import DeviceInfo
 from polygrad.graph.node import Node
+from polygrad.schedule.decompose_product import product_launches
 from polygrad.schedule.emit import STATUS, Emitter, FusedLaunch, finishing
 from polygrad.schedule.fallback import library_launch
 from polygrad.schedule.fuse import CycleError, Fusion, Step
@@ -175,8 +176,7 @@ class _Numbering:
         if step.group is None:
             assert step.node is not None  # noqa: S101  a step has one or the other
             return self._library(step)
-        limits = self.info.limits
-        launch = Emitter(step.group, limits.partials).emit()
+        launch = Emitter(step.group, self.info).emit()
         drafts = [self._fused(launch, [n for n in launch.outputs])]
         for group in _by_size(step.finish, launch):
             parts, size = group[0]
@@ -200,6 +200,8 @@ class _Numbering:
     def _library(self, step: Step) -> list[Any]:
         node = step.node
         assert node is not None  # noqa: S101  a step has a group or a node
+        if node.spec.op.kind == "reduce":
+            return [self._fused(launch, list(launch.outputs)) for launch in product_launches(node, step.operands[0])]
         name = {"matmul": "matmul", "random": "random_bits", "scatter": "scatter_add"}[node.spec.op.kind]
         if name not in self.info.ops:
             return [self._fused(library_launch(node, step.operands), [node])]

@@ -34,9 +34,9 @@ class CpuDriver(DriverBase):
 
     def open(self, ordinal: int, options: Mapping[str, str]) -> DeviceInfo:
         """Open the only device; *options* are those of `settings.read_settings`."""
-        import numpy as np  # noqa: PLC0415  listing drivers imports no library
+        import numpy as np
 
-        from polygrad_cpu import memory, settings  # noqa: PLC0415
+        from polygrad_cpu import memory, settings
 
         if ordinal != 0:
             message = f"there is no device cpu:{ordinal}; the cores of this machine are one device, cpu:0"
@@ -75,45 +75,45 @@ class CpuDriver(DriverBase):
         return memoryview(handle)[:nbytes]
 
     def adopt(self, memory: memoryview) -> Any:
-        from polygrad_cpu.memory import adopt  # noqa: PLC0415
+        from polygrad_cpu.memory import adopt
 
         return adopt(memory)
 
-    def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
-        from polygrad_cpu import transfer  # noqa: PLC0415
+    def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import transfer
 
         transfer.write(outs[0], attrs["data"])
 
-    def op_read(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
-        from polygrad_cpu import transfer  # noqa: PLC0415
+    def op_read(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import transfer
 
         transfer.read(ins[0], attrs["into"])
 
     # ---- kernels ------------------------------------------------------------------------------------------
 
     def prepare_fused(self, kernel: Kernel) -> Prepared:
-        from polygrad_cpu.program import prepare  # noqa: PLC0415
+        from polygrad_cpu.program import prepare
 
         return prepare(kernel, self.settings)
 
     # ---- ops ----------------------------------------------------------------------------------------------
 
-    def op_copy(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
-        from polygrad_cpu import transfer  # noqa: PLC0415
+    def op_copy(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import transfer
 
         transfer.copy(outs[0], ins[0], self.settings)
 
-    def op_matmul(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
-        from polygrad_cpu.product import matmul  # noqa: PLC0415
+    def op_matmul(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu.product import matmul
 
         matmul(outs[0], ins[0], ins[1])
 
-    def op_random_bits(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
-        from polygrad_cpu.philox import fill  # noqa: PLC0415
+    def op_random_bits(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu.philox import fill
 
         fill(outs[0], attrs["key"], attrs["counter"], self.settings)
 
     def op_scatter_add(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
-        from polygrad_cpu.scatter import scatter_add  # noqa: PLC0415
+        from polygrad_cpu.scatter import scatter_add
 
         scatter_add(outs[0], ins[0], ins[1], attrs)

@@ -150,7 +150,7 @@ class Chunks(Execution):
             return
         numbers, work = itertools.count(), self.work
 
-        def some(workspace: Workspace) -> None:  # noqa: ARG001  each pass borrows its own
+        def some(_: Workspace) -> None:
             for n in numbers:
                 if n >= len(work):
                     return
@@ -169,7 +169,7 @@ class Chunks(Execution):
             if level.row is not None:
                 call(self._caller(level.row, Place(box, parts, rows), launch))
             if level.chunk is not None:
-                self._chunks(level, Place(box, parts, rows), launch, threads)
+                self._chunks(level.chunk, level.reduces, Place(box, parts, rows), launch, threads)
 
     def _caller(self, code: source.Code, place: Place, launch: tuple[Any, Any, Any]) -> Callable[[Workspace], None]:
         arrays, buffers, slots = launch
@@ -181,15 +181,15 @@ class Chunks(Execution):
 
         return work
 
-    def _chunks(self, level: source.Level, place: Place, launch: tuple[Any, Any, Any], threads: int) -> None:
+    def _chunks(
+        self, code: source.Code, reduces: Sequence[int], place: Place, launch: tuple[Any, Any, Any], threads: int
+    ) -> None:
         """Run one level's loop; each segment of chunks has piles of its own, combined in order at the end."""
-        code, body, geometry = level.chunk, self.kernel.body, self.binding.geometry
-        assert code is not None  # noqa: S101  asked by the caller
+        body, geometry = self.kernel.body, self.binding.geometry
         chunks = list(blocks(place.box, self.cut.step, geometry.reduced_axes))
         count = min(self.segments, len(chunks))
         piles = [
-            {p: Pile(body[p].attr, place.rows[p].shape, place.rows[p].dtype) for p in level.reduces}
-            for _ in range(count)
+            {p: Pile(body[p].attr, place.rows[p].shape, place.rows[p].dtype) for p in reduces} for _ in range(count)
         ]
         numbers = itertools.count()
 
@@ -201,7 +201,7 @@ class Chunks(Execution):
                     self._caller(code, Place(chunk, place.parts, place.rows, piles[n]), launch)(workspace)
 
         share(some, min(threads, count))
-        for p in level.reduces:
+        for p in reduces:
             last = Pile(body[p].attr, place.rows[p].shape, place.rows[p].dtype)
             for pile in piles:
                 last.push(pile[p].total())

@@ -92,8 +92,7 @@ class Binding:
         self.turns = [across and v not in stored for v, across in enumerate(geometry.across)]
         self._arguments: dict[str, Callable[[int, Sequence[Array], Sequence[Handle], Place], Any]] = {
             "view": self._view, "window": self._window, "gather": self._gather, "start": self._start,
-            "row": lambda number, arrays, buffers, place: place.rows[number],  # noqa: ARG005  one signature for all
-            "pile": lambda number, arrays, buffers, place: place.piles[number],  # noqa: ARG005
+            "row": self._row, "pile": self._pile,
         }  # fmt: skip
 
     @classmethod
@@ -167,6 +166,14 @@ class Binding:
         axis = self.geometry.axis_of(instr.attr)
         start = place.box[axis][0] if axis >= 0 else 0
         return np.array(start, instr.dtype) if start else None
+
+    @staticmethod
+    def _row(number: int, _: Sequence[Array], __: Sequence[Handle], place: Place) -> Array:
+        return place.rows[number]
+
+    @staticmethod
+    def _pile(number: int, _: Sequence[Array], __: Sequence[Handle], place: Place) -> Callable[[Reducer, Array], None]:
+        return place.piles[number]
 
     # ---- frames ---------------------------------------------------------------------------------------------
 

@@ -133,7 +133,7 @@ def _should_swap(groups: Sequence[Sequence[int]], extents: Sequence[int], parall
 
     Columns that are summed stay as they are: rows of a few columns are joined to long ones instead.
     """
-    if len(groups) < 2 or extents[-2] < 4 * SHORT:  # noqa: PLR2004  there is no one before
+    if len(groups) == 1 or not groups or extents[-2] < 4 * SHORT:
         return False
     if groups[-1][0] >= parallel:
         return extents[-1] <= SHORT

@@ -31,7 +31,7 @@ def matmul(out: Ref, a: Ref, b: Ref) -> None:
 
 
 def _floating(x: Array, y: Array, c: Array) -> None:
-    if c.ndim > 2 and c.size:  # noqa: PLR2004  a stack
+    if c.ndim > 2 and c.size:  # noqa: PLR2004  a stack of matrices
         x, y, c = _merge_stack(x, y, c)
     np.matmul(_for_blas(x), _for_blas(y), c)
 

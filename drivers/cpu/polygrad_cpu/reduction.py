@@ -23,6 +23,7 @@ GROUP = 128  # rows that are added to each other in turn; more would lose digits
 LONG = 512  # the run that short ones are joined to
 SOME = 16  # slices that are combined one by one
 LEAST = 256  # elements of a slice for which that pays
+LEAST_ROWS = 4  # of them are worth joining, or left after it
 WORTH = 8192  # elements from which joining pays
 
 
@@ -58,7 +59,7 @@ def reducer(kind: str, shape: tuple[int, ...], block: tuple[int, ...], axes: tup
     outer = [k for k in moving if k in axes]
     if len(outer) == 1 and count <= SOME and size // count >= LEAST:
         return _one_by_one(ufunc, plain, outer[0], wide, last=outer == moving[-1:])
-    if size < WORTH or count < 4 or outer != moving[: len(outer)]:  # noqa: PLR2004  fewer rows are not worth joining
+    if size < WORTH or count < LEAST_ROWS or outer != moving[: len(outer)]:
         return plain
     run = size // count  # what is left of the memory after the leading axes
     if run >= SHORT or (run == 1 and kind != "sum"):  # the maximum of one long run is NumPy's fastest loop
@@ -107,7 +108,7 @@ def _one_by_one(ufunc: np.ufunc, plain: Reducer, axis: int, wide: tuple[int, ...
 def _joined(ufunc: np.ufunc, plain: Reducer, count: int, run: int) -> Reducer:
     """Reduce `count` short rows of `run` elements as fewer, longer rows, then fold the long row that is left."""
     join = 1 << max(1, (LONG // run).bit_length() - 1)
-    while join > 1 and count // join < 4:  # noqa: PLR2004  a few rows at least
+    while join > 1 and count // join < LEAST_ROWS:
         join //= 2
     rows = count // join
     length = rows * join * run

@@ -31,6 +31,7 @@ UFUNCS = {
     "atan": "arctan", "atan2": "arctan2", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "asinh": "arcsinh",
     "acosh": "arccosh", "atanh": "arctanh", "pow": "power", "fmod": "fmod", "modulo": "fmod",
 }  # fmt: skip
+EXACT = ("int8", "uint8", "int16", "uint16")  # float32 holds all of them
 # NumPy refuses a positional out of maximum and minimum.
 KEYWORD_OUT = {"maximum": "maximum", "minimum": "minimum"}
 
@@ -323,7 +324,7 @@ class _Writer:
         special_case: Callable[..., list[str]] = getattr(self, f"_{op}")
         return special_case(position, instr, args, out)
 
-    def _rsqrt(self, position: int, instr: Instr, args: list[str], out: str) -> list[str]:  # noqa: ARG002
+    def _rsqrt(self, position: int, instr: Instr, args: list[str], out: str) -> list[str]:
         self.constants[f"one_{instr.dtype}"] = np.array(1, instr.dtype)
         return [f"sqrt({args[0]}, {out})", f"divide(one_{instr.dtype}, {out}, {out})"]
 
@@ -354,13 +355,13 @@ class _Writer:
         instr = self.kernel.body[position]
         return instr.op == "const" and instr.attr == 0
 
-    def _cast(self, position: int, instr: Instr, args: list[str], out: str) -> list[str]:  # noqa: ARG002
+    def _cast(self, position: int, instr: Instr, args: list[str], out: str) -> list[str]:
         source = self.kernel.body[instr.args[0]].dtype
-        if instr.dtype == "bfloat16" and (source == "float64" or (kind(source) == "int" and ITEMSIZE[source] > 2)):  # noqa: PLR2004
+        if instr.dtype == "bfloat16" and (source == "float64" or (kind(source) == "int" and source not in EXACT)):
             return [f"to_bfloat16({args[0]}, {out})"]
         return [f"{out}[...] = {args[0]}"]
 
-    def _iota(self, position: int, instr: Instr, args: list[str], out: str) -> list[str]:  # noqa: ARG002
+    def _iota(self, position: int, instr: Instr, args: list[str], out: str) -> list[str]:
         start, numbers = f"o{position}", f"i{position}"
         self.positional[start] = Item("start", position)
         self.frame[numbers] = Item("range", position)
@@ -368,7 +369,7 @@ class _Writer:
             return [f"if {start} is None: {out}[...] = {numbers}", f"else: add({numbers}, {start}, {out})"]
         return [f"{out} = {numbers} if {start} is None else add({numbers}, {start}, {out})"]
 
-    def _reduce(self, position: int, instr: Instr, args: list[str], out: str) -> list[str]:  # noqa: ARG002
+    def _reduce(self, position: int, instr: Instr, args: list[str], out: str) -> list[str]:
         self.frame[f"d{position}"] = Item("reduce", position)
         return [f"d{position}({args[0]}, {out})"]
 

@@ -94,8 +94,7 @@ def to_bfloat16(a: Array, out: Array) -> None:
     2005.
     """
     near = a.astype(np.float32)
-    exact = a.dtype == np.float64 or a.dtype.itemsize < 8  # noqa: PLR2004  float64 holds integers of up to 4 bytes
-    wide = np.dtype(np.float64) if exact else np.dtype(np.longdouble)
+    wide = np.dtype(np.longdouble if a.dtype in (np.int64, np.uint64) else np.float64)  # holds every value
     value, back = a.astype(wide), near.astype(wide)
     odd = np.where(np.abs(back) > np.abs(value), np.nextafter(near, np.float32(0)), near)
     lost = np.asarray(odd.astype(wide) != value) & ~np.isnan(near)

@@ -22,7 +22,7 @@ BATCH = (
 
 
 def tiled(dtype: str, tile: int, deep: int) -> str:
-    """Return the GPU kernel `matmul`: groups of 16 x 16 work-items make tile x tile blocks of the result, *deep* terms at once.
+    """Return the GPU kernel `matmul`: 16 x 16 work-items make a block of tile x tile elements, *deep* terms at once.
 
     Launch it on (16 * ceil(n / tile), 16 * ceil(m / tile), batch). A work-item owns elements 16 apart, so that
     neighbours read neighbouring words of local memory. Whichever axis of an operand has the smaller stride is the one
@@ -99,7 +99,8 @@ def strips(dtype: str) -> str:
 
     products = "\n".join(f"            x = load(a, to + r{i} * am); c{i}0 += x * v0; c{i}1 += x * v1;" for i in rows)
     stores = "\n".join(
-        f"        if (r + {i} < m) {{ long to = po + (r + {i}) * n + s; {stored(f'c{i}0', 0)} {stored(f'c{i}1', width)} }}"
+        f"        if (r + {i} < m) {{ long to = po + (r + {i}) * n + s; "
+        f"{stored(f'c{i}0', 0)} {stored(f'c{i}1', width)} }}"
         for i in rows
     )
     singles = "\n".join(f"            c{i} += load(a, to + r{i} * am) * v;" for i in rows)

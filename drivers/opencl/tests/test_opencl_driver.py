@@ -403,7 +403,8 @@ def test_copies_of_any_layout(driver, dtype):
     stored = base.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     handle = upload(driver, stored)
     layouts = [
-        stored, stored.transpose(2, 0, 1), stored[:, ::-1, ::-3], np.broadcast_to(stored[0, 0], (4, 40)), stored[1, 1:2, :1],
+        stored, stored.transpose(2, 0, 1), stored[:, ::-1, ::-3], np.broadcast_to(stored[0, 0], (4, 40)),
+        stored[1, 1:2, :1],
     ]  # fmt: skip
     for view in layouts:
         start = (view.__array_interface__["data"][0] - stored.__array_interface__["data"][0]) // stored.itemsize

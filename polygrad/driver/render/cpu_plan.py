@@ -14,7 +14,9 @@ from polygrad.driver.render.addressing import named_ints
 from polygrad.driver.render.cpu_vector import DEAR
 from polygrad.driver.render.dialect import Dialect
 
-BLOCKS = 128  # vectors of columns in a strip at most: 4 KiB for each value that is carried along
+BLOCKS = 128  # vectors of columns in a strip at most: 4 KiB of contiguous memory
+CARRIED = 1024  # vectors that a strip carries along at most, of all values together: 32 KiB
+LEAST_STRIP = 16  # vectors
 LEAST_PART = 16384  # elements; a walk is not split into less
 SMALL = 4096  # elements; less is not divided among work-items at all
 
@@ -60,7 +62,7 @@ def plan(kernel: Kernel, ints: Sequence[int], items: int, dialect: Dialect, loca
     rows, along = math.prod(extents[: kernel.parallel]), math.prod(extents[kernel.parallel :])
     tasks = rows
     if 0 <= axis < kernel.parallel:
-        tasks = rows // extents[axis] * -(-extents[axis] // (width * BLOCKS))
+        tasks = rows // extents[axis] * -(-extents[axis] // (width * strip_blocks(kernel)))
     partial = any(view.partial for view in kernel.views)
     if tasks * 2 <= items and rows * along >= 2 * LEAST_PART and along >= 64 and not partial:  # noqa: PLR2004
         return Plan(axis, width, split=True)
@@ -91,10 +93,10 @@ def _score(kernel: Kernel, axis: int, extents: Sequence[int]) -> float:
     for store in kernel.stores:
         if kernel.views[store.view].strides[axis] == 1:
             score += 2.5 if placed[store.value].full or not kernel.reduced else 0.25
-    # A walk that is shorter than a vector or two is all tail and folding: lanes across rows serve better, even
-    # if strided.
-    short = extents[axis] < 16  # noqa: PLR2004
-    return score * (0.1 if short else 1.0) - (10 if extents[axis] == 1 else 0) + (0.1 if not short else 0)
+    # Along an axis shorter than a vector everything is tail and folding: lanes across it serve better, even if strided.
+    if extents[axis] < 8:  # noqa: PLR2004
+        return 0.02 * score - (10 if extents[axis] == 1 else 0)
+    return score + 0.1
 
 
 @functools.lru_cache(maxsize=4096)
@@ -105,6 +107,19 @@ def vector_width(kernel: Kernel) -> int:
     survive them.
     """
     return 32 // max(4, *(ITEMSIZE[instr.dtype] for instr in kernel.body))
+
+
+@functools.lru_cache(maxsize=4096)
+def strip_blocks(kernel: Kernel) -> int:
+    """Return how many vectors of columns a work-item takes through a walk: fewer if there is much to carry for each.
+
+    Never few, for short pieces of a row of memory are slow to stream.
+    """
+    used = {a for walk in walks(kernel) for n in walk.values for a in kernel.body[n].args}
+    carried = sum(
+        i.op == "reduce" or (n in used and not placements(kernel)[n].full) for n, i in enumerate(kernel.body)
+    )
+    return max(LEAST_STRIP, min(BLOCKS, CARRIED // max(1, carried)))
 
 
 class Walk(NamedTuple):
@@ -173,7 +188,7 @@ def sizes(kernel: Kernel, chosen: Plan, ints: Sequence[int], items: int) -> Size
     tasks = rows
     columns = walks(kernel) and 0 <= chosen.axis < kernel.parallel
     if columns:
-        tasks = rows // extents[chosen.axis] * -(-extents[chosen.axis] // (chosen.width * BLOCKS))
+        tasks = rows // extents[chosen.axis] * -(-extents[chosen.axis] // (chosen.width * strip_blocks(kernel)))
     if not chosen.split:
         whole = 1 if rows * along <= SMALL else min(items, rows if not columns else items)
         return Sizes(

@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 
 from polygrad.driver.ir import ITEMSIZE, Kernel, placements
 from polygrad.driver.render.addressing import Argument
-from polygrad.driver.render.cpu_plan import BLOCKS, Plan, Walk, kept_values, needed, walks
+from polygrad.driver.render.cpu_plan import LEAST_STRIP, Plan, Walk, kept_values, needed, strip_blocks, walks
 from polygrad.driver.render.cpu_vector import DEAR, Scope, Values
 
 ALIGN = 64  # elements; ranges of work start at multiples of it, so that two work-items share no cache line
-LEAST_STRIP = 16  # vectors; narrower pieces of a row of memory are slow to stream
 LIGHT = (
     4  # instructions; the loop of a walk with no more is unrolled, so that accumulators do not wait for each other
 )
@@ -410,10 +409,8 @@ class Columns(Layout):
         """Return the statements of the function."""
         n, width = f"n{self.axis}", self.width
         outer = self.product(self.outer)
-        most, least = (
-            self._blocks(vector=width > 1) * width,
-            self._blocks(vector=width > 1) * width * LEAST_STRIP // BLOCKS,
-        )
+        blocks = self._blocks(vector=width > 1)
+        most, least = blocks * width, LEAST_STRIP * width if width > 1 else 8 * LEAST_STRIP
         # A split walk must be cut in the same strips by every stage, whatever its number of work-items.
         share = n if self.plan.split else f"({outer}) * {n} / items"
         strip = [
@@ -441,8 +438,8 @@ class Columns(Layout):
     def _blocks(self, *, vector: bool) -> int:
         """Return how many blocks a strip has at most: vectors, or the single columns beside them."""
         if vector:
-            return BLOCKS
-        return self.width if self.width > 1 else 8 * BLOCKS
+            return strip_blocks(self.kernel)
+        return self.width if self.width > 1 else 8 * strip_blocks(self.kernel)
 
     def _strip(self, *, vector: bool) -> list[str]:
         """Write all walks over the vectors of a strip, or over the columns that are left."""

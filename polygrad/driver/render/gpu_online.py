@@ -49,11 +49,11 @@ def running_maximum(kernel: Kernel, n: int) -> int:
 
 def meet(write: Expressions, dtype: str, greatest: str, total: str, value: str) -> str:
     """Return the statements by which a value meets a running sum, before it meets the running maximum."""
-    register, one = write.dialect.register(dtype), write.dialect.literal(1, dtype)
-    zero = write.dialect.literal(0, dtype)
+    register, (zero, one) = write.dialect.register(dtype), (write.dialect.literal(k, dtype) for k in (0, 1))
     distance = f"{value} == {greatest} ? {zero} : grows ? {greatest} - {value} : {value} - {greatest}"
+    power = write.scalar("exp", dtype, (distance,))
     return (
-        f"{{ const bool grows = {value} > {greatest}; const {register} power = {write.scalar('exp', dtype, (distance,))}; "
+        f"{{ const bool grows = {value} > {greatest}; const {register} power = {power}; "
         f"{total} = grows ? {total} * power + {one} : {total} + power; }}"
     )
 

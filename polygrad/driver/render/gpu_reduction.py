@@ -338,8 +338,8 @@ class Reduction:
         self._row_stores()
         self.values = outer
         if self.tree.used:
-            # The next row writes to shared memory. (At the end of the loop, not at its head: PoCL 3.0 corrupts memory if a
-            # loop with barriers does not end in one.)
+            # The next row writes to shared memory. (At the end of the loop, not at its head: PoCL 3.0 corrupts memory
+            # if a loop with barriers does not end in one.)
             self.out.add(self.dialect.barrier)
         self.out.close()
         if self.variant.chunks:

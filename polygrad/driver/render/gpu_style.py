@@ -11,15 +11,16 @@ How a driver uses it::
     source = render_gpu(simple, OPENCL, choice)               # cache by (simple, choice); compile source.text
     geometry = source.geometry(simple_ints)                   # cache by simple_ints
     for stage, launch in zip(source.stages, geometry.launches):
-        # launch stage.name over launch.groups groups of stage.block work-items, with one argument for each of
-        stage.arguments: # buffer   buffers[position]
-        # int      simple_ints[position], as int32 or int64 (dtype)
-        # scalar   argument_value(scalars[position], kernel.scalars[position]), as dtype
-        # scratch  geometry.scratch bytes of memory of the device, the same for all stages
-        # extra    launch.extra[position], as dtype
+        ...  # launch.groups groups of stage.block work-items of function stage.name, with one argument for each of
+             # stage.arguments, whose kind says what `position` counts:
+             #     buffer   buffers[position]
+             #     int      simple_ints[position], as dtype (int32 or int64)
+             #     scalar   argument_value(scalars[position], kernel.scalars[position]), as dtype
+             #     scratch  geometry.scratch bytes of the device's memory, the same for all stages
+             #     extra    launch.extra[position], as dtype
 
 Stages run in order. OpenCL: global size (groups * block[0], block[1]), local size block. CUDA: grid (groups, 1, 1),
-block (*block, 1).
+block (*block, 1). Every buffer starts at a multiple of 16 bytes.
 """
 
 import math

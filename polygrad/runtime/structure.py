@@ -1,0 +1,118 @@
+"""The structure of a pending graph: its nodes in order, what they read, and the key under which its plan is kept.
+
+Here: `Structure`, made in one pass, because it is made on every realize.
+Not here: plans, memory, launching.
+"""
+
+import sys
+from operator import attrgetter
+from typing import Any
+
+from polygrad.graph.node import Node, scalar
+
+ALWAYS = 1  # the mask bit of requires_grad, whose recording never ends
+_active = [ALWAYS]  # bits of the recordings that are in progress
+KEEPING = frozenset({"reduce", "matmul", "scatter", "random", "gather"})  # costly: worth a store if somebody holds them
+_number = attrgetter("number")
+_ASKED, _TRACKED = 4, 1  # bits of a node's flag
+
+
+def active_mask() -> int:
+    """Return the bits of all recordings in progress."""
+    return _active[0]
+
+
+def set_active_mask(mask: int) -> None:
+    """Say which recordings are in progress."""
+    _active[0] = mask
+
+
+class Structure:
+    """The unrealized nodes under what was asked for.
+
+    Attributes
+    ----------
+    order : list of Node
+        The unrealized nodes, operands first.
+    leaves : dict of Node to int
+        The realized nodes that they read, numbered as they are met.
+    key : tuple
+        Equal keys mean equal plans.
+    """
+
+    __slots__ = ("_flags", "_held", "key", "leaves", "order")
+
+    def __init__(self, asked: list[Node]) -> None:
+        self.order = _pending(asked)
+        self.leaves: dict[Node, int] = {}
+        words, uses, costly, self._flags = self._words(set(asked))
+        self._held = [k for k in costly if sys.getrefcount(self.order[k]) > _BASELINE + uses[k]]
+        layouts = [0 if p.storage.contiguous else p.storage.strides for p in self.leaves]
+        self.key: tuple[Any, ...] = (tuple(words), tuple(self._held), tuple([p.aval.ident for p in self.leaves]), *layouts)
+
+    def _words(self, goal: set[Node]) -> tuple[list[int], list[int], list[int], list[int]]:
+        """Return the graph as ints, how often each node is an operand, the costly nodes, and a flag for each node."""
+        order, leaves, mask = self.order, self.leaves, _active[0]
+        position: dict[Node, int] = {}
+        words: list[int] = []
+        uses = [0] * len(order)
+        costly: list[int] = []
+        flags: list[int] = []
+        for k, n in enumerate(order):
+            spec = n.spec
+            flag = _ASKED if n in goal else 0
+            if n.mask & mask and not n.spent:
+                flag |= _TRACKED
+            elif not flag and spec.op.kind in KEEPING:
+                costly.append(k)
+            flags.append(flag)
+            words.append(spec.sig * 8 + flag)
+            for p in n.parents:
+                at = position.get(p)
+                if at is None:
+                    at = leaves.get(p)
+                    if at is None:
+                        at = leaves[p] = len(leaves)
+                    words.append(-1 - at)
+                else:
+                    uses[at] += 1
+                    words.append(at)
+            position[n] = k
+        return words, uses, costly, flags
+
+    def retained(self) -> set[Node]:
+        """Return the nodes that a recording needs: if they must be in memory on the way, they stay there."""
+        return {n for n, flag in zip(self.order, self._flags, strict=True) if flag & _TRACKED}
+
+    def offered(self) -> set[Node]:
+        """Return the costly nodes that somebody holds or a recording needs: stored if a kernel has them anyway."""
+        return {n for n in self.retained() if n.spec.op.kind in KEEPING} | {self.order[k] for k in self._held}
+
+
+def _pending(asked: list[Node]) -> list[Node]:
+    seen: set[Node] = set()
+    stack = list(asked)
+    while stack:
+        n = stack.pop()
+        if n.storage is None and n not in seen:
+            seen.add(n)
+            stack += n.parents
+    return sorted(seen, key=_number)
+
+
+# The references to a node that `Structure` itself makes while it counts: one in the order, and those of the call.
+_BASELINE = 0
+
+
+def _calibrate() -> int:
+    """Return how many references a node has that nobody but a Structure and its consumer holds, less the consumer's."""
+    from polygrad import dtypes  # noqa: PLC0415  needed once
+    from polygrad.graph.node import apply  # noqa: PLC0415  as above
+    from polygrad.ops.elementwise import negative  # noqa: PLC0415  as above
+
+    consumer = apply(negative, (scalar(0.0, dtypes.float64),))
+    found = Structure([consumer])
+    return sys.getrefcount(found.order[0]) - 1
+
+
+_BASELINE = _calibrate()
