@@ -20,7 +20,15 @@ from polygrad.driver.ir import ARITHMETIC, DTYPES, ITEMSIZE, SCALAR_OPS, Instr, 
 from polygrad.driver.render.collapse import collapse
 from polygrad.driver.render.dialect import C99, CUDA, OPENCL, argument_value
 from polygrad.driver.render.expressions import Expressions
-from polygrad.driver.render.gpu_style import GpuLimits, Source, choose_gpu, join_parts, possible, render_parts
+from polygrad.driver.render.gpu_style import (
+    GpuLimits,
+    Source,
+    choose_gpu,
+    join_parts,
+    possible,
+    render_gpu,
+    render_parts,
+)
 from polygrad.driver.verify import verify, verify_launch
 from polygrad_conformance.random_kernels import Mismatch, compare, random_case
 
@@ -46,9 +54,6 @@ def build(queue, text):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return cl.Program(queue.context, text).build()
-
-
-# ---- expressions ----------------------------------------------------------------------------------------
 
 
 def samples(dtype, seed, count=COUNT):
@@ -272,9 +277,6 @@ def compile_cuda(folder, text):
     return (folder / "cases.ptx").read_text()
 
 
-# ---- collapse -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("first", [0, 100, 200])
 def test_a_collapsed_kernel_is_well_formed_and_means_the_same(first):
     joined = 0
@@ -327,9 +329,6 @@ def test_a_full_value_stays_full_when_its_axes_shrink():
     simple, ints = collapse(Kernel(1, 1, ("float32",) * 2, views, (), body, (Store(2, 1),)), (5, 1, 0, 7, 0, 7))
     verify(simple)
     verify_launch(simple, [5, 5], ints, ())
-
-
-# ---- the GPU style --------------------------------------------------------------------------------------
 
 
 def launch(queue, program, case, source, ints):
@@ -507,6 +506,21 @@ def test_the_shapes_choose_the_strategies_that_they_are_named_for():
     assert chosen(softmax(2, 9000, masked=False), 64).chunks == 0
     assert chosen(softmax(1, 40000, masked=False)).splits
     assert chosen(column_sum(500, 64)).strategy == "columns"
+
+
+def test_a_looping_softmax_reads_its_row_for_maximum_and_sum_once(queue):
+    """Rows without a largest finite number keep the meaning of two passes: NaN where the maximum is not finite."""
+    case = softmax(5, 700, masked=False)
+    rows = case.buffers[0].reshape(5, 700)
+    rows[0], rows[1, ::3], rows[2, 650], rows[3, 650] = -np.inf, -np.inf, np.inf, np.nan
+    case = Given(case.kernel, case.ints, case.buffers)
+    kernel, ints = collapse(case.kernel, case.ints)
+    forms = [form for form in possible(kernel, ints, SMALL) if not form.variants[0].chunks]
+    assert {form.variants[0].splits for form in forms} == {False, True}
+    for form in forms:
+        loops = render_gpu(kernel, OPENCL, form).text.count("for (int r = ")
+        assert loops == 2, "one for maximum and sum, one for the quotient"
+    run_forms(queue, [(case, kernel, ints, form) for form in forms])
 
 
 @needs("nvcc")

@@ -13,7 +13,7 @@ from polygrad.array.tree import leaves_of
 from polygrad.driver import binding, tracer
 from polygrad.driver.loader import REGISTRY
 from polygrad.driver.records import DriverRecord
-from polygrad.graph.node import RECORDING, Node, on_overflow
+from polygrad.graph.node import RECORDING, Node, on_growth
 from polygrad.runtime import launch_counter, set_matmul_precision, transfer
 from polygrad.runtime import realize as _realize
 from polygrad.runtime.devices import state
@@ -113,10 +113,17 @@ def profile() -> Iterator[Any]:
         yield p
 
 
-def _shorten(node: Node) -> None:
-    """Compute a node whose pending graph has become too deep; host scalars and nodes without a device wait."""
-    if node.device is not None:
+DEEPEST = 4096  # operands: a pending graph deeper than this is computed
+FULLEST = 0.6  # of a device's memory: when arrays take more, pending graphs, which hold operands, are computed
+
+
+def _bound(node: Node) -> None:
+    """Compute a node whose pending graph has become too deep, or holds memory while the device fills up."""
+    if node.device is None or node.storage is not None:
+        return
+    found = state(node.device)
+    if node.depth > DEEPEST or found.pool.used > FULLEST * found.info.limits.total:
         _realize([node])
 
 
-on_overflow(_shorten)
+on_growth(_bound)

@@ -232,25 +232,21 @@ def apply(op: Op, operands: tuple[Node, ...], attrs: Any = None) -> Node:
         mask = 0
     node = Node(spec, operands, device, mask)
     node.depth = depth + 1
-    if depth >= DEPTH_LIMIT:
-        _overflow(node)
+    if depth and not depth % CHECKED_EVERY:
+        for watch in _watchers:
+            watch(node)
     if RECORDING.observer is not None:
         RECORDING.observer(node)
     return node
 
 
-DEPTH_LIMIT = 4096
-_on_overflow: list[Callable[[Node], None]] = []
+CHECKED_EVERY = 64  # operands deep: how often a growing graph is looked at
+_watchers: list[Callable[[Node], None]] = []
 
 
-def on_overflow(function: Callable[[Node], None]) -> None:
-    """Install what realizes a node whose pending graph has become too deep; the array layer does."""
-    _on_overflow[:] = [function]
-
-
-def _overflow(node: Node) -> None:
-    for function in _on_overflow:
-        function(node)
+def on_growth(function: Callable[[Node], None]) -> None:
+    """Install what looks at a pending graph as it grows, and may realize it; the array layer does."""
+    _watchers[:] = [function]
 
 
 def cast(node: Node, dtype: dtypes.DType) -> Node:

@@ -5,6 +5,7 @@ Here: arguments folded into a short interval, polynomials there, and a constant 
 
 import math
 
+from polygrad.schedule.decompose_trigonometry import HALF_PI
 from polygrad.schedule.decompose_value import Coefficients, Value, flip_sign, polynomial, sign_bit, where
 
 # (atan(t) / t - 1) / t ** 2 as a polynomial of t ** 2, for |t| <= tan(pi / 8)
@@ -25,10 +26,6 @@ ASIN: Coefficients = {
         0.021787881837559808, -0.021112771821444838, 0.03269967980972277,
     ),
 }  # fmt: skip
-HALF_PI = {
-    "float32": (1.5707963705062866, -4.371138828673793e-08),
-    "float64": (1.5707963267948966, 6.123233995736766e-17),
-}
 TAN_OF_EIGHTH = math.sqrt(2) - 1  # tan(pi / 8); tan(3 pi / 8) is its inverse
 HUGE = {"float32": 2.0**124, "float64": 2.0**1020}
 

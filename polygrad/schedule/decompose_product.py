@@ -39,7 +39,9 @@ def _fold(node: Node, operand: tuple[Any, ...], axis: int, out: tuple[int, ...],
     stored = name(node.dtype)
     wide = "float32" if stored in STORAGE else stored
     dtype = stored if isinstance(source, Node) else wide
-    body, views, ints, offsets = Body(), [], list(out), []
+    body, ints = Body(), list(out)
+    views: list[View] = []
+    offsets: list[tuple[int, Node]] = []
     value = -1
     for start in range(0, shape[axis], out[axis]):
         room = shape[axis] - start

@@ -10,7 +10,7 @@ float32 (float64) is nearer to a multiple of pi / 2 than about 2 ** -31 (2 ** -6
 
 import math
 
-from polygrad.schedule.decompose_value import Coefficients, Layout, Value, flip_sign, polynomial, sign_bit, where
+from polygrad.schedule.decompose_value import Coefficients, Layout, Pair, Value, flip_sign, polynomial, sign_bit, sum_of, where
 
 # The binary digits of 2 / pi
 TWO_OVER_PI = int(
@@ -24,6 +24,11 @@ DIGITS = 1216
 WORDS = {32: 7, 64: 19}  # by their bits, how many words of the digits the greatest argument reaches
 WINDOW = 3
 
+# pi / 2 in two parts
+HALF_PI = {
+    "float32": (1.5707963705062866, -4.371138828673793e-08),
+    "float64": (1.5707963267948966, 6.123233995736766e-17),
+}
 # (sin(r) / r - 1) / r ** 2 and (cos(r) - 1 + r ** 2 / 2) / r ** 4 as polynomials of r ** 2, for |r| <= pi / 4
 SIN: Coefficients = {
     "float32": (-0.16666667, 0.008333329, -0.00019839323, 2.7181957e-06),
@@ -41,8 +46,11 @@ COS: Coefficients = {
 }  # fmt: skip
 
 
-def reduced(size: Value) -> tuple[Value, Value]:
-    """Return a signed integer q and r with size = q pi / 2 + r, |r| at most pi / 4, for size >= 0; r is NaN if size is not finite."""
+def reduced(size: Value) -> tuple[Value, Pair]:
+    """Return a signed integer q and r with size = q pi / 2 + r, |r| at most pi / 4, for size >= 0; r is NaN if size is not finite.
+
+    The lower part of r corrects its rounding; it is good to a few bits.
+    """
     layout = size.layout
     bits = size.bits(layout.signed)
     mantissa = (bits & layout.mantissa | layout.mantissa + 1).to(layout.unsigned)
@@ -52,8 +60,8 @@ def reduced(size: Value) -> tuple[Value, Value]:
     first, second = _product(mantissa, words, layout)
     quarter, r = _fraction(first, second, layout, size.dtype)
     small = size < math.pi / 4
-    r = where(small, size, r)
-    return where(small, 0, quarter), where(size < math.inf, r, math.nan)
+    high = where(small, size, where(size < math.inf, r.high, math.nan))
+    return where(small, 0, quarter), Pair(high, where(small, 0.0, r.low))
 
 
 def _window(start: Value, like: Value, layout: Layout) -> list[Value]:
@@ -90,7 +98,7 @@ def _upper(a: Value, b: Value, layout: Layout) -> Value:
     return ah * bh + (cross >> half) + (other >> half) + (middle >> half)
 
 
-def _fraction(first: Value, second: Value, layout: Layout, dtype: str) -> tuple[Value, Value]:
+def _fraction(first: Value, second: Value, layout: Layout, dtype: str) -> tuple[Value, Pair]:
     """Return the quarter, rounded to the nearest, and what is left, as radians."""
     bits, half = layout.bits, layout.bits // 2
     quarter = (first + (1 << (bits - 3))) >> (bits - 2)
@@ -99,20 +107,21 @@ def _fraction(first: Value, second: Value, layout: Layout, dtype: str) -> tuple[
     sign = upper >> (bits - 1)
     size = (upper ^ sign).to(layout.unsigned)
     rest = (second << 2 ^ sign.to(layout.unsigned)).to(dtype)
-    high = (size & -(1 << half)).to(dtype)
-    low = (size & (1 << half) - 1).to(dtype) + rest * 2.0**-bits
-    r = (high + low) * (math.pi / 2 * 2.0**-bits)
-    return quarter.to(layout.signed), flip_sign(r, sign & layout.sign)
+    fraction = sum_of((size & -(1 << half)).to(dtype), (size & (1 << half) - 1).to(dtype) + rest * 2.0**-bits)
+    unit, unit_low = (part * 2.0**-bits for part in HALF_PI[dtype])
+    low = fraction.low * unit + fraction.high * unit_low
+    mask = sign & layout.sign
+    return quarter.to(layout.signed), Pair(flip_sign(fraction.high * unit, mask), flip_sign(low, mask))
 
 
-def _sine(r: Value) -> Value:
-    z = r * r
-    return r + r * z * polynomial(z, SIN)
+def _sine(r: Pair) -> Value:
+    z = r.high * r.high
+    return r.high + (r.high * z * polynomial(z, SIN) + r.low * (1.0 - z * 0.5))
 
 
-def _cosine(r: Value) -> Value:
-    z = r * r
-    return 1.0 - (z * 0.5 - z * z * polynomial(z, COS))
+def _cosine(r: Pair) -> Value:
+    z = r.high * r.high
+    return 1.0 - (z * 0.5 - (z * z * polynomial(z, COS) - r.high * r.low))
 
 
 def sin(x: Value) -> Value:

@@ -341,7 +341,7 @@ class Facts:
         return len(levels) > 1 or any(self.places[self.kernel.stores[k].value].full for k in stores)
 
     def _words(self, stores: tuple[int, ...]) -> int:
-        """Return the 32-bit registers that an element costs: what is kept from pass to pass, and sums of partial stores."""
+        """Return the 32-bit registers that an element costs: what passes keep, and sums of partial stores."""
         done = [self.kernel.stores[k] for k in stores]
         sums = [self.kernel.views[store.view] for store in done if self.kernel.views[store.view].partial]
         return max(

@@ -63,8 +63,9 @@ def words_between_passes(kernel: Kernel, stores: Sequence[Store]) -> int:
 
     >>> from polygrad.driver.ir import Instr, View
     >>> view = View(0, "float32", (None, 1))
-    >>> centred = Kernel(1, 1, ("float32", "float32"), (view, view._replace(buffer=1)), (), (Instr("load", "float32", (), 0),
-    ...                  Instr("reduce", "float32", (0,), "max"), Instr("subtract", "float32", (0, 1))), (Store(2, 1),))
+    >>> centred = Kernel(1, 1, ("float32", "float32"), (view, view._replace(buffer=1)), (),
+    ...                  (Instr("load", "float32", (), 0), Instr("reduce", "float32", (0,), "max"),
+    ...                   Instr("subtract", "float32", (0, 1))), (Store(2, 1),))
     >>> words_between_passes(centred, centred.stores)
     1
     """
