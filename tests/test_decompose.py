@@ -1,7 +1,8 @@
 """What a device lacks is made of what it has: accuracy of every decomposition, and a device that has nothing optional.
 
-Here: errors in ULP of kernels that the oracle evaluates, against one format wider; limits of a kernel; whole programs on a device that
-declares the mandatory ops alone. Not here: the accuracy of drivers, which the conformance suite measures.
+Here: errors in ULP of kernels that the oracle evaluates, against one format wider; limits of a kernel; whole programs
+on a device that declares the mandatory ops alone. Not here: the accuracy of drivers, which the conformance suite
+measures.
 """
 
 import dataclasses
@@ -38,15 +39,15 @@ FLOATS = ("float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 POINTS = 2**14
 
-# ULP that a decomposition may be off; each is within what the conformance suite allows a driver. What is absent is exact.
+# ULP that a decomposition may be off, within what the conformance suite allows a driver. What is absent is exact.
 CEILING = {
-    "rsqrt": 2, "exp": 1.5, "exp2": 1.5, "expm1": 2.5, "log": 1.5, "log2": 2, "log10": 2, "log1p": 2, "sin": 2.5, "cos": 2.5,
-    "tan": 4.5, "asin": 2.5, "acos": 2, "atan": 2, "atan2": 2.5, "sinh": 2, "cosh": 2, "tanh": 3, "asinh": 2.5, "acosh": 2.5,
-    "atanh": 3, "pow": 2, "erf": 2,
+    "rsqrt": 2, "exp": 1.5, "exp2": 1.5, "expm1": 2.5, "log": 1.5, "log2": 2, "log10": 2, "log1p": 2, "sin": 2,
+    "cos": 2, "tan": 3.5, "asin": 2.5, "acos": 1.5, "atan": 2, "atan2": 2.5, "sinh": 2, "cosh": 2, "tanh": 3,
+    "asinh": 2.5, "acosh": 2.5, "atanh": 3, "pow": 2, "erf": 2,
 }  # fmt: skip
 EDGES = (
-    0.0, 0.1, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 6.0, 10.0, 88.0, 88.72, 89.0, 89.4, 100.0, 104.0, 127.0, 128.0, 149.0, 150.0,
-    709.5, 710.0, 710.4, 711.0, 745.0, 746.0, 1000.0, 1023.0, 1024.0, 1074.0, 1075.0, 1e10, 1e30,
+    0.0, 0.1, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 6.0, 10.0, 88.0, 88.72, 89.0, 89.4, 100.0, 104.0, 127.0, 128.0,
+    149.0, 150.0, 709.5, 710.0, 710.4, 711.0, 745.0, 746.0, 1000.0, 1023.0, 1024.0, 1074.0, 1075.0, 1e10, 1e30,
     math.pi / 4, math.pi / 2, math.pi, 2 * math.pi, 11 * math.pi, math.log(2) / 2, math.sqrt(2), math.sqrt(0.5),
     math.sqrt(2) - 1, math.sqrt(2) + 1, math.inf, math.nan,
     2.0**22, 2.0**23 - 0.5, 2.0**23, 2.0**24, 2.0**52 - 0.5, 2.0**52, 2.0**53,
@@ -130,7 +131,8 @@ def ulps(got, want):
         same = (got == rounded) | (np.isnan(got) & np.isnan(want))
         # An infinity stands for the power of two after the greatest number, and the other way round.
         over = np.isinf(got) != np.isinf(rounded)
-        close = (np.minimum(np.abs(got), facts.max) >= facts.max * (1 - 4 * facts.eps)) & (size >= facts.max * (1 - 4 * facts.eps))
+        least = facts.max * (1 - 4 * facts.eps)
+        close = (np.abs(got) >= least) & (size >= least)
         error = np.where(over & close & (np.signbit(got) == np.signbit(rounded)), 1.0, error)
         return np.where(same, np.where(np.isfinite(error), error, 0), error)
 
@@ -165,7 +167,7 @@ def test_a_decomposition_is_accurate(op, dtype, rng):
     assert error[worst] <= allowed, f"{where}: {float(error[worst]):.3g} ULP, more than {allowed}"
     if op != "minimum":  # the sign of equal zeros is free
         flipped = (got == 0) & (want == 0) & (np.signbit(got) != np.signbit(want))
-        assert not flipped.any(), [f"the zero of {op}({', '.join(repr(x[flipped][0]) for x in operands)}) has the wrong sign"]
+        assert not flipped.any(), f"the zero of {op} has the wrong sign at {[x[flipped][0] for x in operands]}"
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -185,7 +187,8 @@ def test_bools():
 def test_whole_powers_of_whole_numbers_are_exact():
     base, power = (v.ravel() for v in np.meshgrid(np.arange(-9, 10), np.arange(0, 8)))
     for dtype in FLOATS:
-        assert np.array_equal(decomposed("pow", base.astype(dtype), power.astype(dtype)), (base.astype(float) ** power).astype(dtype))
+        got = decomposed("pow", base.astype(dtype), power.astype(dtype))
+        assert np.array_equal(got, (base.astype(float) ** power).astype(dtype))
 
 
 def test_an_op_that_the_device_has_is_not_decomposed():
@@ -195,7 +198,8 @@ def test_an_op_that_the_device_has_is_not_decomposed():
 
 
 def test_the_least_of_a_row_is_made_of_the_greatest():
-    for dtype, turn in (("float32", "negative"), ("int32", "bitwise_invert"), ("uint8", "bitwise_invert"), ("bool", "bitwise_invert")):
+    for dtype in ("float32", "int32", "uint8", "bool"):
+        turn = "negative" if dtype == "float32" else "bitwise_invert"
         body = Body(MANDATORY, MANDATORY_REDUCTIONS)
         body.reduce("min", body.add(Instr("load", dtype, (), 0)))
         assert [(i.op, i.attr) for i in body.instrs] == [("load", 0), (turn, None), ("reduce", "max"), (turn, None)]
@@ -203,7 +207,7 @@ def test_the_least_of_a_row_is_made_of_the_greatest():
 
 def test_a_product_within_a_kernel_is_refused():
     body = Body(MANDATORY, MANDATORY_REDUCTIONS)
-    with pytest.raises(UnsupportedOp, match="does not declare the reduction 'prod', and sums and maxima in one kernel do not make it"):
+    with pytest.raises(UnsupportedOp, match="does not declare the reduction 'prod', and sums and maxima"):
         body.reduce("prod", body.add(Instr("load", "float32", (), 0)))
 
 
@@ -283,8 +287,8 @@ def narrow():
 FUNCTIONS = {
     "softmax": lambda x: pg.nn.functional.softmax(x, axis=-1),
     "log_softmax": lambda x: pg.nn.functional.log_softmax(x, axis=-1),
-    "gelu": lambda x: pg.nn.functional.gelu(x),
-    "layer_norm": lambda x: pg.nn.functional.layer_norm(x),
+    "gelu": pg.nn.functional.gelu,
+    "layer_norm": pg.nn.functional.layer_norm,
     "sin": pg.sin,
     "tan": pg.tan,
     "erf": pg.erf,
@@ -318,7 +322,8 @@ def test_a_device_without_optional_ops_computes_values_and_gradients_as_others_d
 def test_storage_dtypes(bare, rng):
     data = rng.normal(size=(4, 9))
     for dtype in ("float16", "bfloat16"):
-        here, there = (pg.tanh(pg.asarray(data, device=d).astype(dtype)).astype("float32").numpy() for d in (bare, "cpu:0"))
+        stored = (pg.asarray(data, device=d).astype(dtype) for d in (bare, "cpu:0"))
+        here, there = (pg.tanh(x).astype("float32").numpy() for x in stored)
         assert np.abs(here - there).max() <= 2.0 ** (-10 if dtype == "float16" else -7)
 
 
@@ -337,7 +342,9 @@ def test_a_long_chain_stays_within_the_instructions_of_a_kernel(dtype, bare, rng
 def test_an_op_that_no_kernel_can_hold_is_refused_by_name(narrow):
     x = pg.asarray(np.array([0.5, 2.0], "float32"), device=narrow)
     assert_close(pg.exp(pg.tanh(x)).numpy(), np.exp(np.tanh(np.array([0.5, 2.0], "float32"))), rtol=1e-6)
-    with pytest.raises(UnsupportedOp, match=r"narrow:0 does not declare 'pow'; .* takes \d+ instructions on float32, and a kernel there holds 256"):
+    with pytest.raises(
+        UnsupportedOp, match=r"narrow:0 does not declare 'pow'; .* takes \d+ instructions on float32, .* holds 256"
+    ):
         pg.pow(x, x).numpy()
 
 

@@ -203,7 +203,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(table(results))
     faults = verdict(results)
     for fault in faults:
-        console.print(fault, style="bold red", highlight=False, markup=False)
+        console.print(fault, style="bold red", highlight=False, markup=False, soft_wrap=True)
     if not faults:
         console.print(f"All at least {WANTED:.0%} right, and all devices agree to {TOLERANCE:.0e}.", highlight=False)
     return 1 if faults else 0

@@ -1,8 +1,9 @@
 """The body of one kernel while it is written: instructions without repetition, and the rules for storage dtypes.
 
-Here: `Body`, called as ``body("add", a, b)``; decisions that hold for every kernel (float16 is computed in float32, an op that the
-device lacks is decomposed). Not here: which nodes are in a kernel (`group.py`), what a missing op is made of (`decompose.py`),
-what a driver makes of it.
+Here: `Body`, called as ``body("add", a, b)``; decisions that hold for every kernel (float16 is computed in float32, an
+op that the device lacks is decomposed).
+Not here: which nodes are in a kernel (`group.py`), what a missing op is made of (`decompose.py`), what a driver makes
+of it.
 """
 
 import functools
@@ -143,7 +144,8 @@ def instructions(op: str, dtype: str, scalar_ops: frozenset[str]) -> int:
     if op in scalar_ops or op not in SCALAR_OPS:
         return 1
     body = Body(scalar_ops)
-    operands = [body.add(Instr("load", "float32" if dtype in STORAGE else dtype, (), k)) for k in range(SCALAR_OPS[op].arity)]
+    wide = "float32" if dtype in STORAGE else dtype
+    operands = [body.add(Instr("load", wide, (), k)) for k in range(SCALAR_OPS[op].arity)]
     body(op, *operands)
     return len(body.instrs) - len(operands)
 

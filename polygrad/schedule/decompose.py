@@ -1,12 +1,14 @@
 """What a device does not have, made of what every device has.
 
-Here: which function decomposes which op, and what a missing reduction is made of. Not here: the functions, by family in
-`decompose_exact.py`, `decompose_exponential.py`, `decompose_logarithm.py`, `decompose_trigonometry.py`, `decompose_inverse.py`
-and `decompose_power.py`; products along axes, which take several launches (`decompose_product.py`); the decision, in `body.py`.
+Here: which function decomposes which op, and what a missing reduction is made of. Not here: the functions, by family
+in `decompose_exact.py`, `decompose_exponential.py`, `decompose_logarithm.py`, `decompose_trigonometry.py`,
+`decompose_inverse.py` and `decompose_power.py`; products along axes, which take several launches
+(`decompose_product.py`); the decision, in `body.py`.
 
-Every optional op of `polygrad.driver.ir.SCALAR_OPS` is in `DECOMPOSITIONS`. A decomposition emits mandatory ops, casts, bitcasts,
-selections and literals, in the operand's own dtype and integers of its width; of optional ops it uses only those without
-rounding, which are the device's own if it has them. It runs where the op would have run: nothing falls back to the host.
+Every optional op of `polygrad.driver.ir.SCALAR_OPS` is in `DECOMPOSITIONS`. A decomposition emits mandatory ops,
+casts, bitcasts, selections and literals, in the operand's own dtype and integers of its width; of optional ops it uses
+only those without rounding, which are the device's own if it has them. It runs where the op would have run: nothing
+falls back to the host.
 """
 
 from collections.abc import Callable
@@ -32,8 +34,8 @@ def rsqrt(a: Value) -> Value:
 
 
 DECOMPOSITIONS: dict[str, Callable[..., Value]] = {
-    "minimum": exact.minimum, "absolute": exact.absolute, "ceil": exact.ceil, "trunc": exact.trunc, "round": exact.round_,
-    "copysign": exact.copysign, "nextafter": exact.nextafter, "fmod": exact.fmod, "rsqrt": rsqrt,
+    "minimum": exact.minimum, "absolute": exact.absolute, "ceil": exact.ceil, "trunc": exact.trunc,
+    "round": exact.round_, "copysign": exact.copysign, "nextafter": exact.nextafter, "fmod": exact.fmod, "rsqrt": rsqrt,
     "exp": exponential.exp, "exp2": exponential.exp2, "expm1": exponential.expm1, "sinh": exponential.sinh,
     "cosh": exponential.cosh, "tanh": exponential.tanh, "erf": exponential.erf,
     "log": logarithm.log, "log2": logarithm.log2, "log10": logarithm.log10, "log1p": logarithm.log1p,
@@ -60,7 +62,7 @@ def decompose(body: "Body", op: str, args: tuple[int, ...]) -> int:
 
 
 def decompose_reduction(body: "Body", reduction: str, value: int) -> int:
-    """Return a reduction made of the mandatory ones: the least is the greatest of what is negated, or inverted, and back.
+    """Return a reduction made of the mandatory ones: min is max of what is negated, or inverted, and back.
 
     Raises
     ------
@@ -69,8 +71,8 @@ def decompose_reduction(body: "Body", reduction: str, value: int) -> int:
     """
     if reduction != "min":
         raise UnsupportedOp(
-            f"the device does not declare the reduction {reduction!r}, and sums and maxima in one kernel do not make it; "
-            "compute it in launches of its own, as polygrad.schedule.decompose_product does"
+            f"the device does not declare the reduction {reduction!r}, and sums and maxima in one kernel do not make "
+            "it; compute it in launches of its own, as polygrad.schedule.decompose_product does"
         )
     turn = "negative" if kind(body.dtype(value)) == "float" else "bitwise_invert"
     return body(turn, body.reduce("max", body(turn, value)))

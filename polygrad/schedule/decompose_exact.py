@@ -1,6 +1,7 @@
-"""Decompositions whose results have no rounding error: selections, signs, integers near a float, neighbours, remainders.
+"""Decompositions that are exact: selections, signs, integers near a float, neighbours, remainders.
 
-Here: minimum, absolute, ceil, trunc, round, copysign, nextafter, fmod. Not here: what is only approximated, in the other modules.
+Here: minimum, absolute, ceil, trunc, round, copysign, nextafter, fmod. Not here: what is only approximated, in the
+other modules.
 """
 
 import math
@@ -57,8 +58,8 @@ def nextafter(a: Value, b: Value) -> Value:
 def fmod(a: Value, b: Value) -> Value:
     """The remainder of integers: with a = m 2^i and b = n 2^j it is (m 2^(i-j) mod n) 2^j.
 
-    2^(i-j) mod n takes squarings: i - j has 8 bits in float32 (11 in float64), the upper 5 of which (6) are a shift within
-    one word and each of the others a squaring. That is some 85 (130) instructions, where a division bit by bit
+    2^(i-j) mod n takes squarings: i - j has 8 bits in float32 (11 in float64), the upper 5 of which (6) are a shift
+    within one word and each of the others a squaring. That is some 85 (130) instructions, where a division bit by bit
     would need as many steps as the exponents may differ, 253 (2045).
     """
     layout = a.layout
@@ -66,8 +67,10 @@ def fmod(a: Value, b: Value) -> Value:
     m, i = _integer(size)
     n, j = _integer(divisor)
     gap = i - j
-    direct = 3 if layout.bits == 32 else 5
-    power = ((n.like(1).to(layout.unsigned) << (gap >> direct).to(layout.unsigned)) % n.to(layout.unsigned)).to(layout.signed)
+    direct = {"float32": 3, "float64": 5}[a.dtype]
+    shift, modulus = (v.to(layout.unsigned) for v in (gap >> direct, n))
+    power = (shift.like(1) << shift) % modulus
+    power = power.to(layout.signed)
     for k in reversed(range(direct)):
         power = _product_modulo(power, power << ((gap >> k) & 1), n, a.dtype)
     rest = _product_modulo(m % n, power, n, a.dtype)
@@ -75,7 +78,7 @@ def fmod(a: Value, b: Value) -> Value:
     half = exponent >> 1  # two exact steps: 2 ** exponent alone may be below the normal numbers
     down = rest.to(a.dtype) * power_of_two(half, a.dtype) * power_of_two(exponent - half, a.dtype)
     value = where(size < divisor, size, down)
-    valid = (size < math.inf) & (0.0 < divisor) & divisor.equals(divisor)
+    valid = (size < math.inf) & (divisor > 0.0) & divisor.equals(divisor)
     return where(valid, value.op("copysign", a), math.nan)
 
 
@@ -84,7 +87,7 @@ def _integer(size: Value) -> tuple[Value, Value]:
     layout = size.layout
     bits = size.bits(layout.signed)
     exponent = bits >> layout.width
-    normal = 0 < exponent
+    normal = exponent > 0
     mantissa = (bits & layout.mantissa) | where(normal, bits.like(1 << layout.width), 0)
     return mantissa, where(normal, exponent, 1)
 
@@ -92,8 +95,8 @@ def _integer(size: Value) -> tuple[Value, Value]:
 def _product_modulo(a: Value, b: Value, n: Value, dtype: str) -> Value:
     """Return a * b mod n for a below n and b below 2 n, all integers that floats hold exactly.
 
-    The quotient is estimated in floats, to within 8; then the difference of the wrapped products is the remainder but for as
-    many n, which is far within the word.
+    The quotient is estimated in floats, to within 8; then the difference of the wrapped products is the remainder but
+    for as many n, which is far within the word.
     """
     quotient = (a.to(dtype) * b.to(dtype) / n.to(dtype)).to(a.dtype)
     rest = (a * b - quotient * n) % n

@@ -1,6 +1,7 @@
 """Decompositions of the inverse trigonometric functions: asin, acos, atan, atan2.
 
-Here: arguments folded into a short interval, polynomials there, and a constant in two parts added. Not here: sin, cos, tan.
+Here: arguments folded into a short interval, polynomials there, and a constant in two parts added. Not here: sin, cos,
+tan.
 """
 
 import math
@@ -59,7 +60,9 @@ def atan2(y: Value, x: Value) -> Value:
     larger = a.op("maximum", b)
     lift = 2.0 ** (x.layout.width + 4)
     # so that a sum is finite, and the product of a subnormal number has all its digits
-    factor = where(HUGE[x.dtype] < larger, x.like(2.0**-4), where(larger < x.layout.least_normal * lift, x.like(lift), 1.0))
+    factor = where(
+        HUGE[x.dtype] < larger, x.like(2.0**-4), where(larger < x.layout.least_normal * lift, x.like(lift), 1.0)
+    )
     b, a = where(diagonal, 1.0, b * factor), where(diagonal, 1.0, a * factor)
     value = _angle(b, a)
     left = sign_bit(x) < 0
@@ -68,7 +71,7 @@ def atan2(y: Value, x: Value) -> Value:
 
 def _arc(a: Value) -> tuple[Value, Value]:
     """Return for a >= 0 whether a exceeds 1/2, and asin(a), or half of acos(a) where it does; NaN above 1."""
-    large = 0.5 < a
+    large = a > 0.5  # noqa: PLR2004  the formula's
     z = where(large, (1.0 - a) * 0.5, a * a)
     s = where(large, z.op("sqrt"), a)
     return large, s + s * z * polynomial(z, ASIN)
@@ -82,7 +85,7 @@ def asin(x: Value) -> Value:
 
 
 def acos(x: Value) -> Value:
-    """pi / 2 - asin(x); of large arguments 2 asin(sqrt((1 - a) / 2)), from pi if x is negative."""
+    """Mostly pi / 2 - asin(x); of large arguments 2 asin(sqrt((1 - a) / 2)), from pi if x is negative."""
     high, low = HALF_PI[x.dtype]
     large, arc = _arc(x.op("absolute"))
     twice = arc + arc

@@ -1,7 +1,7 @@
 """Decompositions around the logarithm: log, log2, log10, log1p, asinh, acosh, atanh.
 
-Here: x = 2 ** n (1 + f), log(1 + f) from atanh(f / (2 + f)) as in Ng's `log` (Sun Microsystems, 1993); what is a log1p of something.
-The device's own inexact ops are never used. Not here: the logarithm in two floats that `pow` takes.
+Here: x = 2 ** n (1 + f), log(1 + f) from atanh(f / (2 + f)) as in Ng's `log` (Sun Microsystems, 1993); what is a log1p
+of something. The device's own inexact ops are never used. Not here: the logarithm in two floats that `pow` takes.
 """
 
 import math
@@ -9,7 +9,8 @@ import math
 from polygrad.schedule.decompose_exponential import LN2
 from polygrad.schedule.decompose_value import Coefficients, Value, polynomial, where
 
-# (log((1 + s) / (1 - s)) / s - 2) / s ** 2 as a polynomial of s ** 2, for 1 + f = (1 + s) / (1 - s) in [sqrt(1/2), sqrt(2)]
+# (log((1 + s) / (1 - s)) / s - 2) / s ** 2 as a polynomial of s ** 2, for 1 + f = (1 + s) / (1 - s) in [sqrt(1/2),
+# sqrt(2)]
 LOG: Coefficients = {
     "float32": (0.66666776, 0.3997728, 0.29879352),
     "float64": (
@@ -36,7 +37,7 @@ LARGE = {"float32": 2.0**28, "float64": 2.0**56}
 
 
 def split(x: Value) -> tuple[Value, Value]:
-    """Return n (as a float) and f with x = 2 ** n (1 + f), 1 + f between sqrt(1/2) and sqrt(2), for positive finite x."""
+    """Return n (as a float) and f with x = 2 ** n (1 + f), sqrt(1/2) <= 1 + f < sqrt(2), for positive finite x."""
     layout, low = x.layout, LEAST_MANTISSA[x.dtype]
     tiny = x < layout.least_normal
     lift = layout.width + 1
@@ -59,11 +60,11 @@ def logarithm(x: Value, base: str = "e") -> Value:
     major = f if high == 1.0 else f * high
     value = n * exponent_high + (major + minor)
     value = where(x < math.inf, value, x)
-    return where(0.0 < x, value, where(x.equals(0.0), x.like(-math.inf), math.nan))
+    return where(x > 0.0, value, where(x.equals(0.0), x.like(-math.inf), math.nan))
 
 
 def logarithm_of_one_plus(x: Value) -> Value:
-    """Return log(1 + x): that of the rounded sum u, and of what rounding has cut off, over u, the first order of the rest."""
+    """Return log(1 + x): that of the rounded sum u, and to first order of what rounding has cut off."""
     u = x + 1.0
     value = logarithm(u)
     lost = (x - (u - 1.0)) / u

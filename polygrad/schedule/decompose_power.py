@@ -2,8 +2,8 @@
 
 Here: log2 as a pair; the special cases of IEEE 754. Not here: `log2` and `exp2` themselves.
 
-The product may reach 150 (1100) and its error is that of the result: log2 is found to 40 (70) bits, which leaves about half an ulp
-for the last steps.
+The product may reach 150 (1100) and its error is that of the result: log2 is found to 40 (70) bits, which leaves about
+half an ulp for the last steps.
 """
 
 import math

@@ -1,7 +1,8 @@
 """Products along axes for a device that does not declare the reduction prod.
 
-Here: a tree of launches, each of which multiplies a few slices of one axis. Sums and maxima in one kernel do not make a product: a sum
-of logarithms is inexact, and of integers it is none. Not here: other reductions, which `decompose.py` makes within a kernel.
+Here: a tree of launches, each of which multiplies a few slices of one axis. Sums and maxima in one kernel do not make
+a product: a sum of logarithms is inexact, and of integers it is none. Not here: other reductions, which `decompose.py`
+makes within a kernel.
 """
 
 from typing import Any
@@ -34,7 +35,7 @@ def product_launches(node: Node, operand: Operand) -> list[FusedLaunch]:
 
 
 def _fold(node: Node, operand: tuple[Any, ...], axis: int, out: tuple[int, ...], target: Any) -> FusedLaunch:
-    """Return a launch that multiplies slices of ``out[axis]`` rows; the last slice may be short, and is filled up with ones."""
+    """Return a launch that multiplies slices of ``out[axis]`` rows; a last slice that is short is filled up with ones."""
     source, shape, strides, offset = operand
     stored = name(node.dtype)
     wide = "float32" if stored in STORAGE else stored
@@ -50,7 +51,11 @@ def _fold(node: Node, operand: tuple[Any, ...], axis: int, out: tuple[int, ...],
         view = View(0, dtype, classes, (axis,) if short else (), 0, 1.0 if kind(dtype) == "float" else 1)
         if isinstance(source, Node) and source.storage is not None:
             offsets.append((len(ints), source))
-        ints += [offset + start * strides[axis], *[s for s in strides if s not in (0, 1)], *([0, room] if short else [])]
+        ints += [
+            offset + start * strides[axis],
+            *[s for s in strides if s not in (0, 1)],
+            *([0, room] if short else []),
+        ]
         element = body.cast(body.add(Instr("load", dtype, (), len(views))), wide)
         value = element if value < 0 else body("multiply", value, element)
         views.append(view)
@@ -59,9 +64,7 @@ def _fold(node: Node, operand: tuple[Any, ...], axis: int, out: tuple[int, ...],
     steps = shapes.strides(out)
     views.append(View(1, result, tuple(s if s in (0, 1) else None for s in steps)))
     ints += [0, *[s for s in steps if s not in (0, 1)]]
-    kernel = Kernel(
-        len(out), 0, (dtype, result), tuple(views), (), tuple(body.instrs), (Store(value, len(views) - 1),)
-    )
+    kernel = Kernel(len(out), 0, (dtype, result), tuple(views), (), tuple(body.instrs), (Store(value, len(views) - 1),))
     made = (node,) if target is node else ()
     partials = {} if target is node else {1: (node, shapes.size(out))}
     return FusedLaunch(kernel, (source, target), tuple(ints), (), tuple(offsets), made, partials, {})

@@ -1,16 +1,28 @@
 """Decompositions of sin, cos and tan, right for every finite argument.
 
-Here: the reduction by multiples of pi / 2 in integer arithmetic (Payne and Hanek, 1983) and polynomials. Not here: the inverses.
+Here: the reduction by multiples of pi / 2 in integer arithmetic (Payne and Hanek, 1983) and polynomials. Not here: the
+inverses.
 
-An argument is m 2 ** e with an integer m. Of the binary digits of 2 / pi only those matter whose product with m 2 ** e is below 4 (four
-quarters are a turn) and not far below the last digit wanted: three words from a place that e gives. Their product with m,
-modulo a power of two, has the quarter in its first two bits and the fraction of a quarter, to 2 ** -62 (2 ** -126), in the rest. No
-float32 (float64) is nearer to a multiple of pi / 2 than about 2 ** -31 (2 ** -62), so the fraction is exact enough.
+An argument is m 2 ** e with an integer m. Of the binary digits of 2 / pi only those matter whose product with m 2 ** e
+is below 4 (four quarters are a turn) and not far below the last digit wanted: three words from a place that e gives.
+Their product with m, modulo a power of two, has the quarter in its first two bits and the fraction of a quarter, to 2
+** -62 (2 ** -126), in the rest. No float32 (float64) is nearer to a multiple of pi / 2 than about 2 ** -31 (2 ** -62),
+so the fraction is exact enough.
 """
 
 import math
 
-from polygrad.schedule.decompose_value import Coefficients, Layout, Pair, Value, flip_sign, polynomial, sign_bit, sum_of, where
+from polygrad.schedule.decompose_value import (
+    Coefficients,
+    Layout,
+    Pair,
+    Value,
+    flip_sign,
+    polynomial,
+    sign_bit,
+    sum_of,
+    where,
+)
 
 # The binary digits of 2 / pi
 TWO_OVER_PI = int(
@@ -33,23 +45,23 @@ HALF_PI = {
 SIN: Coefficients = {
     "float32": (-0.16666667, 0.008333329, -0.00019839323, 2.7181957e-06),
     "float64": (
-        -0.16666666666666632, 0.008333333333322252, -0.00019841269829673787, 2.7557313643849117e-06, -2.5050750350566823e-08,
-        1.589633230930971e-10,
+        -0.16666666666666632, 0.008333333333322252, -0.00019841269829673787, 2.7557313643849117e-06,
+        -2.5050750350566823e-08, 1.589633230930971e-10,
     ),
 }  # fmt: skip
 COS: Coefficients = {
     "float32": (0.041666646, -0.0013887357, 2.4437277e-05),
     "float64": (
-        0.041666666666666595, -0.0013888888888873897, 2.480158728933589e-05, -2.7557314308687894e-07, 2.0875717158709488e-09,
-        -1.1359322135546725e-11,
+        0.041666666666666595, -0.0013888888888873897, 2.480158728933589e-05, -2.7557314308687894e-07,
+        2.0875717158709488e-09, -1.1359322135546725e-11,
     ),
 }  # fmt: skip
 
 
 def reduced(size: Value) -> tuple[Value, Pair]:
-    """Return a signed integer q and r with size = q pi / 2 + r, |r| at most pi / 4, for size >= 0; r is NaN if size is not finite.
+    """Return a signed integer q and r with size = q pi / 2 + r, |r| at most pi / 4, for size >= 0.
 
-    The lower part of r corrects its rounding; it is good to a few bits.
+    r is NaN if size is not finite. Its lower part corrects its rounding, to a few bits.
     """
     layout = size.layout
     bits = size.bits(layout.signed)
@@ -139,7 +151,7 @@ def cos(x: Value) -> Value:
 
 
 def tan(x: Value) -> Value:
-    """sin / cos of the rest, or -cos / sin in odd quarters."""
+    """Sine over cosine of the rest, or minus cosine over sine in odd quarters."""
     quarter, r = reduced(x.op("absolute"))
     odd = (quarter & 1).differs(0)
     sine, cosine = _sine(r), _cosine(r)

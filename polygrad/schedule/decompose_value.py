@@ -1,10 +1,11 @@
-"""What decompositions are written with: values of a kernel's body with Python's operators, and shared pieces of arithmetic.
+"""What decompositions are written with: values of a kernel's body with Python's operators, and pieces of arithmetic.
 
 Here: `Value`, the layout of the float dtypes, polynomials, powers of two, sums and products in two floats.
 Not here: any op of the table (the other `decompose_*.py`), which ops a device has (`body.py`).
 
-Everything is straight-line code: both arms of a `where` are computed, so no step may trap, and values that are not selected may be
-anything. A float that is out of range gives an arbitrary integer in a cast, and shifts beyond the width are defined.
+Everything is straight-line code: both arms of a `where` are computed, so no step may trap, and values that are not
+selected may be anything. A float that is out of range gives an arbitrary integer in a cast, and shifts beyond the
+width are defined.
 """
 
 from typing import TYPE_CHECKING, NamedTuple, Union
@@ -203,7 +204,7 @@ def sign_bit(x: Value) -> Value:
 
 
 def flip_sign(x: Value, mask: Value) -> Value:
-    """Return *x* with its sign flipped where *mask*, a signed integer, has the sign bit; other bits of the mask are clear."""
+    """Return *x* with its sign flipped where *mask*, a signed integer whose other bits are clear, has the sign bit."""
     return (x.bits(x.layout.signed) ^ mask).bits(x.dtype)
 
 
@@ -221,8 +222,8 @@ def scale(x: Value, n: Value) -> Value:
 
 # ---- two floats as one number -----------------------------------------------------------------------------------
 #
-# Dekker, "A floating-point technique for extending the available precision" (1971), with the operands split by a mask, so
-# that nothing overflows. Neither a fused multiply-add nor a wider dtype is needed.
+# Dekker, "A floating-point technique for extending the available precision" (1971), with the operands split by a mask,
+# so that nothing overflows. Neither a fused multiply-add nor a wider dtype is needed.
 
 
 class Pair(NamedTuple):

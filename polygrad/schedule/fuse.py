@@ -115,8 +115,9 @@ class Fusion:
         count = instructions(op.instr, dtype, frozenset(info.scalar_ops))
         if count + len(node.parents) > info.limits.max_instructions:
             raise UnsupportedOp(
-                f"{info.device} does not declare {op.instr!r}; made of the mandatory ops it takes {count} instructions on {dtype}, "
-                f"and a kernel there holds {info.limits.max_instructions}: compute it on another device with .to_device(...)"
+                f"{info.device} does not declare {op.instr!r}; made of the mandatory ops it takes {count} instructions "
+                f"on {dtype}, and a kernel there holds {info.limits.max_instructions}: compute it on another device with "
+                ".to_device(...)"
             )
         return count - 1
 
@@ -147,7 +148,7 @@ class Fusion:
                 self._start(node)
 
     def _alone(self, node: Node) -> bool:
-        """Whether a node is computed by launches of its own: library ops, and products if the device lacks that reduction."""
+        """Whether a node has launches of its own: library ops, and products if the device lacks that reduction."""
         op = node.spec.op
         return op.kind in LIBRARY or (op.kind == "reduce" and op.instr == "prod" and "prod" not in self.info.reductions)
 

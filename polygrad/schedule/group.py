@@ -124,8 +124,8 @@ class Group:
     ) -> None:
         """Work through the waiting demands, consumers first.
 
-        *decide* says whether a node is computed here or read from memory. *limit* is half of what a kernel may hold, for a
-        demand may take two instructions; an op that is decomposed takes *extra* ones, which are counted exactly.
+        *decide* says whether a node is computed here or read from memory. *limit* is half of what a kernel may hold,
+        for a demand may take two instructions; an op that is decomposed takes *extra* ones, which are counted exactly.
         """
         while self._waiting:
             demand = heapq.heappop(self._waiting)[2]

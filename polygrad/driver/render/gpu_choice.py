@@ -18,6 +18,7 @@ from polygrad.driver.render.gpu_values import varying
 
 Strategy = Literal["elementwise", "tiles", "rows", "columns"]
 VECTOR_BYTES = 16
+VECTORS_PAY = 1 << 15  # elements: below, a launch is all latency, and one form serves every alignment
 FLAT_THREADS = 128
 COLUMN_THREADS = 256
 MOST_LANES = 512  # of a row whose values are kept: two groups a multiprocessor, each with room for registers
@@ -170,7 +171,7 @@ class Facts:
     def variant(self, stores: tuple[int, ...]) -> Variant:
         """Return the best form for some of the stores."""
         if not self.kernel.reduced:
-            return self.tiles(stores) or self.form("elementwise", stores)
+            return self.tiles(stores) or self.form("elementwise", stores, vector=self.rows >= VECTORS_PAY)
         partial = any(self.kernel.views[self.kernel.stores[k].view].partial for k in stores)
         strategy: Strategy = "rows" if partial or not self._across() else "columns"
         return self.form(strategy, stores, splits=None)
