@@ -23,6 +23,7 @@ import numpy as np
 import polygrad as pg
 
 RNG = np.random.default_rng(0)
+APART = [False]
 
 
 def normal(*shape: int) -> Any:
@@ -60,7 +61,7 @@ def adamw(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
 
 
 def training(f: Callable[..., Any], *inputs: Any, seed: Any = None) -> Callable[[], Any]:
-    """Return a forward and backward pass of *f*, realized apart as a training step that looks at its loss would."""
+    """Return a forward and backward pass of *f*, realized together, or apart as a step that looks at its loss would."""
     leaves = [x for x in inputs if x.dtype == pg.float32]
     for x in leaves:
         x.requires_grad = True
@@ -69,9 +70,10 @@ def training(f: Callable[..., Any], *inputs: Any, seed: Any = None) -> Callable[
         for x in leaves:
             x.grad = None
         y = f(*inputs)
-        pg.realize(y)
+        if APART[0]:
+            pg.realize(y)
         y.backward(seed)
-        pg.realize([x.grad for x in leaves])
+        pg.realize(y, [x.grad for x in leaves])
         return y
 
     return run
@@ -111,7 +113,7 @@ def torch_times(device: str, sizes: dict[str, Any], loop: int) -> dict[str, floa
     except ImportError:
         return {}
     where = "cuda" if device.startswith("cuda") and torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and where == "cpu":
+    if where == "cpu" and not device.startswith("cpu"):
         return {}
     torch.backends.cuda.matmul.allow_tf32 = False
 
@@ -161,8 +163,10 @@ def main() -> None:
     parser.add_argument("--device", default="cpu:0")
     parser.add_argument("--scale", type=int, default=1, help="divide the first axis of every shape by this")
     parser.add_argument("--loop", type=int, default=10)
+    parser.add_argument("--apart", action="store_true", help="realize the forward pass before the backward pass")
     parser.add_argument("--json")
     options = parser.parse_args()
+    APART[0] = options.apart
     pg.set_device(options.device)
     k = options.scale
     sizes = {

@@ -14,7 +14,7 @@ from polygrad.array.config import default_float, default_int, resolve
 from polygrad.array.object import Array, as_node
 from polygrad.errors import DeviceError
 from polygrad.graph.functions import F
-from polygrad.graph.node import RECORDING, Node
+from polygrad.graph.node import RECORDING, Node, apply
 from polygrad.ops.table import TABLE, Op
 
 CREATION = {"full", "zeros", "ones", "empty", "arange", "linspace", "eye", "tri"}
@@ -66,7 +66,25 @@ def _public(op: Op) -> Callable[..., Any]:
         finally:
             RECORDING.enabled, RECORDING.observer = before, outer
 
-    return _sign(wrapped, op)
+    return _sign(_quick(op, wrapped) if op.kind == "elementwise" else wrapped, op)
+
+
+def _quick(op: Op, general: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *general* with a short way for operands that are all arrays: recording an op is to cost little."""
+
+    @functools.wraps(op.body)
+    def one(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            if len(args) == 2:  # noqa: PLR2004  binary
+                a, b = args
+                if type(a) is Array and type(b) is Array and arity == 2:  # noqa: PLR2004  binary
+                    return Array(apply(op, (a._node, b._node)))
+            elif arity == 1 and len(args) == 1 and type(args[0]) is Array:
+                return Array(apply(op, (args[0]._node,)))
+        return general(*args, **kwargs)
+
+    arity = len(op.signature.parameters)
+    return one
 
 
 def _sign(wrapped: Callable[..., Any], op: Op) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from polygrad.driver.ir import (
     View,
     placements,
 )
+from polygrad.driver.requirements import ExpectedFailure, Requirements
 from polygrad.driver.types import (
     ACCELERATED_OPS,
     API,
@@ -59,6 +60,7 @@ __all__ = [
     "DriverError",
     "DriverInfo",
     "DriverUnavailable",
+    "ExpectedFailure",
     "Features",
     "Instr",
     "Kernel",
@@ -69,6 +71,7 @@ __all__ = [
     "Placement",
     "Prepared",
     "Ref",
+    "Requirements",
     "Store",
     "UnsupportedOp",
     "View",

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from polygrad.driver.hookspecs import hookimpl
 from polygrad.driver.ir import Kernel
+from polygrad.driver.requirements import Requirements
 from polygrad.driver.types import DONE, DeviceInfo, Done, DriverInfo, Handle, MemoryInfo, Prepared, Ref
 from polygrad.errors import DeviceError, UnsupportedOp
 
@@ -77,6 +78,10 @@ class DriverBase:
 
     def adopt(self, memory: memoryview) -> Handle | None:
         """Return a handle on foreign host memory, if `features.host_memory`."""
+        return None
+
+    def requirements(self) -> Requirements | None:
+        """Return what the conformance suite should know of this device, if anything."""
         return None
 
     @classmethod
@@ -207,3 +212,8 @@ class Plugin:
     def polygrad_adopt(self, device: DeviceInfo, memory: memoryview) -> Handle | None:
         instance = self._of(device)
         return None if instance is None else instance.adopt(memory)
+
+    @hookimpl
+    def polygrad_requirements(self, device: DeviceInfo) -> Requirements | None:
+        instance = self._of(device)
+        return None if instance is None else instance.requirements()

@@ -16,6 +16,7 @@ from typing import Any
 import pluggy
 
 from polygrad.driver.ir import Kernel
+from polygrad.driver.requirements import Requirements
 from polygrad.driver.types import DeviceInfo, Done, DriverInfo, Handle, MemoryInfo, Prepared, Ref
 
 PROJECT = "polygrad"
@@ -101,3 +102,8 @@ def polygrad_view(device: DeviceInfo, handle: Handle, nbytes: int) -> memoryview
 @hookspec(firstresult=True)
 def polygrad_adopt(device: DeviceInfo, memory: memoryview) -> Handle | None:
     """Return a handle on foreign host memory without a copy (it is kept alive by the core). Needed if `features.host_memory`."""
+
+
+@hookspec(firstresult=True)
+def polygrad_requirements(device: DeviceInfo) -> Requirements | None:
+    """Return what the conformance suite should know of this device: see `requirements.py`. Optional."""

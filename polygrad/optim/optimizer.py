@@ -102,7 +102,7 @@ class Optimizer:
                         f"two parameters are called {name!r}: give the groups dicts with names of their own"
                     )
                 if dtypes.KINDS[array.dtype] != "float":
-                    raise GradError(
+                    raise DTypeError(
                         f"cannot optimise {name}, which is {array.dtype.name}: only float arrays have gradients"
                     )
                 self._canonical[name] = first.setdefault(id(array), name)

@@ -59,7 +59,7 @@ def fmod(a: Value, b: Value) -> Value:
     """The remainder of integers: with a = m 2^i and b = n 2^j it is (m 2^(i-j) mod n) 2^j.
 
     2^(i-j) mod n takes squarings: i - j has 8 bits in float32 (11 in float64), the upper 5 of which (6) are a shift
-    within one word and each of the others a squaring. That is some 85 (130) instructions, where a division bit by bit
+    within one word and each of the others a squaring. That is some 125 (160) instructions, where a division bit by bit
     would need as many steps as the exponents may differ, 253 (2045).
     """
     layout = a.layout

@@ -21,8 +21,7 @@ from polygrad.schedule.decompose_value import (
 LOG2_E = 1.4426950408889634
 # log(2) in two parts; the product of the first with any exponent is exact
 LN2 = {"float32": (0.693145751953125, 1.428606765330187e-06), "float64": (0.693147180559663, 2.8235290563031577e-13)}
-# Arguments beyond which results are 0 or infinity, in units of x for e ** x and cosh (x), of x for 2 ** x, of x for
-# expm1.
+# Arguments beyond which the results are 0 (-1 for expm1) or infinity; cosh needs one power of two more than exp.
 EXP_RANGE = {"float32": (-105.0, 91.0), "float64": (-747.0, 712.0)}
 EXP2_RANGE = {"float32": (-152.0, 130.0), "float64": (-1080.0, 1030.0)}
 EXPM1_RANGE = {"float32": (-20.0, 89.0), "float64": (-40.0, 710.0)}

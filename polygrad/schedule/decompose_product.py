@@ -35,7 +35,7 @@ def product_launches(node: Node, operand: Operand) -> list[FusedLaunch]:
 
 
 def _fold(node: Node, operand: tuple[Any, ...], axis: int, out: tuple[int, ...], target: Any) -> FusedLaunch:
-    """Return a launch that multiplies slices of ``out[axis]`` rows; a last slice that is short is filled up with ones."""
+    """Return a launch that multiplies slices of ``out[axis]`` rows; a short last slice is filled up with ones."""
     source, shape, strides, offset = operand
     stored = name(node.dtype)
     wide = "float32" if stored in STORAGE else stored
