@@ -91,7 +91,7 @@ def promote(a: DType, b: DType) -> DType:
     signed, unsigned = (a, b) if a in SIGNED else (b, a)
     if signed.itemsize > unsigned.itemsize:
         return signed
-    if unsigned.itemsize == 8:
+    if unsigned is uint64:
         raise DTypeError(
             f"cannot promote {signed.name} and {unsigned.name}: no integer dtype holds both; cast one with .astype(...)"
         )

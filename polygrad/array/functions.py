@@ -173,10 +173,32 @@ def make_all() -> dict[str, Callable[..., Any]]:
 
 # Composites that only rules and other composites use.
 PRIVATE = {
-    "as_nodes", "like", "constant", "cut", "full_of", "sum_to", "spread", "swap_last", "checked_index", "products_of_others",
-    "pair", "stop_gradient", "getitem", "uniform", "normal", "randint", "bernoulli", "random_bits", "alias", "astype", "bitcast",
-    "softmath_log", "iota", "buffer", "host_scalar",
-}  # fmt: skip
+    "as_nodes",
+    "like",
+    "constant",
+    "cut",
+    "full_of",
+    "sum_to",
+    "spread",
+    "swap_last",
+    "checked_index",
+    "products_of_others",
+    "pair",
+    "stop_gradient",
+    "getitem",
+    "uniform",
+    "normal",
+    "randint",
+    "bernoulli",
+    "random_bits",
+    "alias",
+    "astype",
+    "bitcast",
+    "softmath_log",
+    "iota",
+    "buffer",
+    "host_scalar",
+}
 
 FUNCTIONS = make_all()
 

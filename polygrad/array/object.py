@@ -316,7 +316,9 @@ def restored(value: Any, device: str, leaf: bool) -> Array:
 def make_leaf(value: Node, mask: int, dtype: dtypes.DType) -> Node:
     """Return a node of the same value that a recording watches."""
     if dtypes.KINDS[dtype] != "float":
-        raise DTypeError(f"{dtype.name} arrays have no gradients: only float dtypes do; convert with .astype('float32')")
+        raise DTypeError(
+            f"{dtype.name} arrays have no gradients: only float dtypes do; convert with .astype('float32')"
+        )
     leaf = F.cut(value)
     leaf.mask = mask
     if value.storage is not None:
@@ -407,9 +409,16 @@ def _through(name: str) -> tuple[Callable[[Array, Any], Any], Callable[[Array, A
 
 def _install() -> None:
     elementwise = {
-        "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "and": "bitwise_and", "or": "bitwise_or",
-        "xor": "bitwise_xor", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
-    }  # fmt: skip
+        "add": "add",
+        "sub": "subtract",
+        "mul": "multiply",
+        "truediv": "divide",
+        "and": "bitwise_and",
+        "or": "bitwise_or",
+        "xor": "bitwise_xor",
+        "lshift": "bitwise_left_shift",
+        "rshift": "bitwise_right_shift",
+    }
     for dunder, name in elementwise.items():
         forward, reflected = _binary(TABLE[name])
         setattr(Array, f"__{dunder}__", forward)
@@ -419,8 +428,13 @@ def _install() -> None:
         setattr(Array, f"__{dunder}__", forward)
         setattr(Array, f"__r{dunder}__", reflected)
     for dunder, name in {
-        "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
-    }.items():  # fmt: skip
+        "lt": "less",
+        "le": "less_equal",
+        "gt": "greater",
+        "ge": "greater_equal",
+        "eq": "equal",
+        "ne": "not_equal",
+    }.items():
         setattr(Array, f"__{dunder}__", _binary(TABLE[name])[0])
     for dunder, name in {"neg": "negative", "pos": "positive", "invert": "bitwise_invert", "abs": "abs"}.items():
         setattr(Array, f"__{dunder}__", functools.partialmethod(_unary, getattr(F, name)))

@@ -171,7 +171,7 @@ class Tape:
         self._grads[node] = gradient
 
     def gradient(self, target: Array, sources: Any) -> Any:
-        """Return the gradients of *target* (a scalar, or the sum of its elements) for *sources*, an array or a tree of arrays.
+        """Return the gradients of *target* (a scalar, or the sum of its elements) for *sources*, an array or a tree.
 
         Raises
         ------

@@ -6,7 +6,6 @@ Not here: the rule of any op, any value, any device; whose `.grad` receives what
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from polygrad.errors import GradError
 from polygrad.graph.functions import F

@@ -20,14 +20,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take devices, and what to run on them."""
     parser.add_argument("devices", nargs="*", metavar="DEVICE", help="such as acme:0; or: diff BEFORE.json AFTER.json")
     parser.add_argument("--all-installed", action="store_true", help="every device that can be opened")
-    parser.add_argument("--profile", choices=("quick", "standard", "full"), default="quick", help="how thorough (default: quick)")
+    parser.add_argument(
+        "--profile", choices=("quick", "standard", "full"), default="quick", help="how thorough (default: quick)"
+    )
     parser.add_argument("--level", default="all", help="a level, a range such as 0-3, or all")
     parser.add_argument("-k", dest="pattern", default="", help="only ids that contain this text or match this pattern")
     parser.add_argument("--seed", type=int, default=0, help="of the random kernels and data")
-    parser.add_argument("--time", type=float, default=None, metavar="SECONDS", help="stop after so long (default: by profile)")
-    parser.add_argument("--limit", type=float, default=120.0, metavar="SECONDS", help="after which one test counts as hung")
-    parser.add_argument("--report", type=Path, default=None, metavar="FOLDER", help="write JSON, JUnit, HTML and badge there")
-    parser.add_argument("--plugin", action="append", default=[], metavar="MODULE:NAME", help="register this driver or wrapper first")
+    parser.add_argument(
+        "--time", type=float, default=None, metavar="SECONDS", help="stop after so long (default: by profile)"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=120.0, metavar="SECONDS", help="after which one test counts as hung"
+    )
+    parser.add_argument(
+        "--report", type=Path, default=None, metavar="FOLDER", help="write JSON, JUnit, HTML and badge there"
+    )
+    parser.add_argument(
+        "--plugin", action="append", default=[], metavar="MODULE:NAME", help="register this driver or wrapper first"
+    )
     parser.add_argument("--replay", type=Path, default=None, metavar="CASE.json", help="run one saved case only")
     parser.add_argument("--list", action="store_true", help="print the ids that would run")
     parser.add_argument("--self-test", action="store_true", help="prove on a fake driver that each test can fail")

@@ -101,7 +101,7 @@ def polygrad_view(device: DeviceInfo, handle: Handle, nbytes: int) -> memoryview
 
 @hookspec(firstresult=True)
 def polygrad_adopt(device: DeviceInfo, memory: memoryview) -> Handle | None:
-    """Return a handle on foreign host memory without a copy (it is kept alive by the core). Needed if `features.host_memory`."""
+    """Return a handle on foreign host memory, kept alive by the core, without a copy, if `features.host_memory`."""
 
 
 @hookspec(firstresult=True)

@@ -12,9 +12,8 @@ Structure and launch are kept apart, so that one program serves many shapes. The
 is the key of every program cache. What varies from launch to launch is passed to the driver beside it:
 
     buffers  one device handle for each entry of `Kernel.buffers`
-    ints     one tuple of Python ints, in the order of `Kernel.int_names`: the extents of the axes, then for each view its
-             offset, its dynamic strides, its windows, its gathers, its parts; last a tag if the kernel has a status
-             word
+    ints     one tuple of Python ints, in the order of `Kernel.int_names`: the extents of the axes, then for each view
+             its offset, dynamic strides, windows, gathers, parts; last a tag if the kernel has a status word
     scalars  one Python bool, int or float for each entry of `Kernel.scalars`
 
 All offsets and strides count elements of the view's dtype. Extents are at least 1: empty work never reaches a driver.
@@ -67,9 +66,9 @@ SCALAR_OPS = _table(
     ("multiply", 2, "int float", False, True, "a * b. Integers wrap."),
     ("negative", 1, "int float", False, True, "-a. Integers wrap, unsigned too."),
     ("divide", 2, "float", False, True, "IEEE division: x/0 is an infinity, 0/0 is NaN."),
-    ("quotient", 2, "int", False, True, "Integer division truncated to zero; x/0 is 0, least/-1 is least. Never traps."),
-    ("modulo", 2, "int", False, True, "a - quotient(a, b) * b with a's sign; x mod 0 is 0, least mod -1 is 0. Never traps."),
-    ("maximum", 2, "bool int float", False, True, "The larger operand; NaN if either is NaN. Sign of equal zeros is free."),
+    ("quotient", 2, "int", False, True, "Truncated to zero; x/0 is 0, least/-1 is least. Never traps."),
+    ("modulo", 2, "int", False, True, "a - quotient(a, b) * b, with a's sign; x mod 0 is 0. Never traps."),
+    ("maximum", 2, "bool int float", False, True, "The larger; NaN if either is NaN. Sign of equal zeros is free."),
     ("less", 2, "bool int float", True, True, "a < b; false if either is NaN."),
     ("less_equal", 2, "bool int float", True, True, "a <= b; false if either is NaN."),
     ("equal", 2, "bool int float", True, True, "a == b; false if either is NaN."),
@@ -79,12 +78,12 @@ SCALAR_OPS = _table(
     ("bitwise_xor", 2, "bool int", False, True, "a ^ b; on bool the logical exclusive or."),
     ("bitwise_invert", 1, "bool int", False, True, "~a; on bool the logical not."),
     ("bitwise_left_shift", 2, "int", False, True, "a << b; 0 where b is negative or at least the width."),
-    ("bitwise_right_shift", 2, "int", False, True, "a >> b, arithmetic if signed; where b is negative or at least the width: 0, or -1 if a is negative."),
+    ("bitwise_right_shift", 2, "int", False, True, "a >> b, arithmetic if signed; b < 0 or >= the width: 0 or -1."),
     ("floor", 1, "float", False, True, "The greatest integer not above a."),
     ("sqrt", 1, "float", False, True, "The square root; NaN below zero, -0.0 for -0.0."),
     # Optional.
-    ("minimum", 2, "bool int float", False, False, "The smaller operand; NaN if either is NaN. Sign of equal zeros is free."),
-    ("absolute", 1, "int float", False, False, "|a|; the least integer stays itself; clears the sign of a zero and of a NaN."),
+    ("minimum", 2, "bool int float", False, False, "The smaller; NaN if either is NaN. Sign of equal zeros is free."),
+    ("absolute", 1, "int float", False, False, "|a|; the least integer stays itself; clears a zero's sign."),
     ("ceil", 1, "float", False, False, "The least integer not below a."),
     ("trunc", 1, "float", False, False, "a rounded to zero."),
     ("round", 1, "float", False, False, "The nearest integer, ties to even."),
@@ -104,7 +103,7 @@ SCALAR_OPS = _table(
     ("asin", 1, "float", False, False, "Inverse sine, in radians."),
     ("acos", 1, "float", False, False, "Inverse cosine, in radians."),
     ("atan", 1, "float", False, False, "Inverse tangent, in radians."),
-    ("atan2", 2, "float", False, False, "The angle of the point (b, a), in radians, with IEEE signs at zeros and infinities."),
+    ("atan2", 2, "float", False, False, "The angle of the point (b, a), in radians, with IEEE signs."),
     ("sinh", 1, "float", False, False, "Hyperbolic sine."),
     ("cosh", 1, "float", False, False, "Hyperbolic cosine."),
     ("tanh", 1, "float", False, False, "Hyperbolic tangent."),
@@ -132,17 +131,17 @@ class Instr(NamedTuple):
     scalar    ()                   slot                  a launch scalar
     const     ()                   bool, int or float    a literal
     iota      ()                   axis                  the current index along an axis; dtype int32 or int64
-    cast      (a,)                 None                  a in this dtype. float to int truncates (out of range: any value, no
-                                                         trap); to bool is a != 0; to an int wraps; to a float rounds to
-                                                         even
+    cast      (a,)                 None                  a in this dtype. float to int truncates (out of range: any
+                                                         value, no trap); to bool is a != 0; to an int wraps; to a
+                                                         float rounds to even
     bitcast   (a,)                 None                  the bits of a as this dtype, of the same width
     where     (c, a, b)            None                  a if c (bool) else b
     reduce    (a,)                 one of REDUCTIONS     a reduced over all reduced axes
     a name of SCALAR_OPS           None                  see the table
 
-    A load may have a `guard`: the position of a bool value, or -1. Where the guard is false the value is unspecified
-    and the memory need not be read: a driver may skip the access or ignore the guard, for the address is valid in
-    either case.
+    A load without gather indices may have a `guard`: the position of a bool value, or -1. Where the guard is false the
+    value is unspecified and the memory need not be read: a driver may skip the access or ignore the guard, for the
+    address is valid in either case.
     """
 
     op: str
@@ -216,8 +215,8 @@ class Kernel(NamedTuple):
     @property
     def int_names(self) -> tuple[str, ...]:
         """Name each launch int, in order: extents ``n0 n1 ..``, then for view v its ``v.o`` (offset), ``v.s<axis>`` for
-        each dynamic stride, ``v.lo<axis> v.hi<axis>`` for each window, ``v.gs<j> v.gn<j>`` (stride and size) for each gather,
-        ``v.parts v.ps`` (parts and part stride) if partial; last ``tag`` if there is a status word.
+        each dynamic stride, ``v.lo<axis> v.hi<axis>`` for each window, ``v.gs<j> v.gn<j>`` (stride and size) for each
+        gather, ``v.parts v.ps`` (parts and part stride) if partial; last ``tag`` if there is a status word.
 
         >>> Kernel(1, 0, ("float32",), (View(0, "float32", (None,)),), (), (), ()).int_names
         ('n0', 'v0.o', 'v0.s0')

@@ -26,7 +26,9 @@ class ExpectedFailure:
 
     def __post_init__(self) -> None:
         if not self.reason or not self.issue:
-            raise ValueError("an expected failure needs a reason and an issue; say what is wrong and where it is tracked")
+            raise ValueError(
+                "an expected failure needs a reason and an issue; say what is wrong and where it is tracked"
+            )
         try:
             datetime.date.fromisoformat(self.until)
         except ValueError:

@@ -113,14 +113,18 @@ class MemoryInfo(NamedTuple):
 # The ops of launch_op, with their operands; `attrs` is a dict. All but write and read are optional and have a
 # decomposition in the core.
 ACCELERATED_OPS = {
-    "write": "outs=(contiguous,), attrs data: a contiguous read-only memoryview of bytes. The driver has copied it, or is done "
-    "with it, when it returns.",
-    "read": "ins=(contiguous,), attrs into: a writable contiguous memoryview of bytes. Blocks; ordered after all launches before.",
+    "write": "outs=(contiguous,), attrs data: a contiguous read-only memoryview of bytes. The driver has copied it, or "
+    "is done with it, when it returns.",
+    "read": "ins=(contiguous,), attrs into: a writable contiguous memoryview of bytes. Blocks; ordered after all "
+    "launches before.",
     "copy": "outs=(contiguous,), ins=(strided,): same shape and dtype.",
-    "matmul": "outs=(contiguous [..., m, n],), ins=([..., m, k], [..., k, n]): batch axes equal, or stride 0; any strides; float dtypes "
-    "(float16 and bfloat16 accumulate in float32) and integers. attrs precision: 'highest' (default: float32 is float32) or 'tf32'.",
-    "random_bits": "outs=(contiguous uint32 [n],), attrs key: int < 2**64, counter: int < 2**64. Element e is word e % 4 of "
-    "Philox-4x32-10 at counter (counter + e // 4 as the low 64 bits, 0 as the high) under key; words little end first.",
-    "scatter_add": "outs=(contiguous [n, m],), ins=(index int64 [k], values contiguous [k, m]): out starts as zeros, then "
-    "out[index[j]] += values[j], duplicates accumulate; negative indices count from the end; attrs status, tag as in Kernel.",
+    "matmul": "outs=(contiguous [..., m, n],), ins=([..., m, k], [..., k, n]): batch axes equal, or stride 0; any "
+    "strides; float dtypes (float16 and bfloat16 accumulate in float32) and integers. attrs precision: 'highest' "
+    "(default: float32 is float32) or 'tf32'.",
+    "random_bits": "outs=(contiguous uint32 [n],), attrs key: int < 2**64, counter: int < 2**64. Element e is word "
+    "e % 4 of Philox-4x32-10 at counter (counter + e // 4 as the low 64 bits, 0 as the high) under key; words little "
+    "end first.",
+    "scatter_add": "outs=(contiguous [n, m],), ins=(index int64 [k], values contiguous [k, m]): out starts as zeros, "
+    "then out[index[j]] += values[j], duplicates accumulate; negative indices count from the end. attrs status, a "
+    "handle, and tag: a bad index is reported as a kernel does, at position 0, and its row is left out.",
 }

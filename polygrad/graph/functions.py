@@ -101,7 +101,8 @@ def _composite(op: Op) -> Callable[..., Any]:
 
 _MAKERS: dict[str, Callable[[Op], Callable[..., Any]]] = {"elementwise": _elementwise, "composite": _composite}
 for _op in TABLE.values():
-    setattr(F, _op.name, _MAKERS.get(_op.kind, _primitive)(_op))
+    _maker: Callable[[Op], Callable[..., Any]] = _MAKERS.get(_op.kind, _primitive)
+    setattr(F, _op.name, _maker(_op))
 
 
 def _astype(x: Node, dtype: dtypes.DType) -> Node:
@@ -117,10 +118,20 @@ def _operator(name: str) -> tuple[Callable[..., Node], Callable[..., Node]]:
 
 
 for _dunder, _name in {
-    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "and": "bitwise_and", "or": "bitwise_or",
-    "xor": "bitwise_xor", "floordiv": "floor_divide", "mod": "remainder", "pow": "pow", "matmul": "matmul",
-    "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
-}.items():  # fmt: skip
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "divide",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "pow": "pow",
+    "matmul": "matmul",
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+}.items():
     _forward, _reflected = _operator(_name)
     setattr(Node, f"__{_dunder}__", _forward)
     setattr(Node, f"__r{_dunder}__", _reflected)

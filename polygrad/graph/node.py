@@ -100,8 +100,20 @@ class Node:
     """
 
     __slots__ = (
-        "__weakref__", "aval", "depth", "device", "leaf", "mask", "number", "parents", "spec", "spent", "storage", "trace", "value",
-    )  # fmt: skip
+        "__weakref__",
+        "aval",
+        "depth",
+        "device",
+        "leaf",
+        "mask",
+        "number",
+        "parents",
+        "spec",
+        "spent",
+        "storage",
+        "trace",
+        "value",
+    )
 
     def __init__(self, spec: Spec, parents: tuple["Node", ...], device: str | None, mask: int = 0) -> None:
         self.spec = spec

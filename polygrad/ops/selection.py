@@ -28,7 +28,9 @@ def _gather_reference(x: Any, *rest: Any) -> Any:
 
 
 def counted_as_axes(indices: Any, shape: shapes.Shape, source: shapes.Shape, plan: Any) -> Any:
-    """Return a gather's plan with index operands that merely count (``arange(n)`` over a whole axis) replaced by axes of the result.
+    """Return a gather's plan with index operands that merely count replaced by axes of the result.
+
+    Counting is ``arange(n)`` over a whole axis.
 
     ``x[arange(n), labels]`` then reads row i at labels[i], which fuses, and its gradient needs no scatter.
     """

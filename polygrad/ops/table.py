@@ -6,7 +6,7 @@ Not here: the ops themselves (the other modules of this package), nodes, devices
 An op is one decorated function; its name, doc and signature are the function's own.
 
 elementwise   one IR instruction; the body, called with ``xp = numpy``, is its reference.
-primitive     any other node that the schedule knows (reductions, movement, gather, matmul, ...); the body is its reference.
+primitive     any other node that the schedule knows (reductions, movement, gather, ...); the body is its reference.
 composite     written over the namespace `xp` of ops; its `reference` is independent: NumPy, never itself.
 
 Derivatives. `vjp` holds for each operand a rule ``(xp, g, out, *operands, **attrs) -> gradient``, or None where the
@@ -28,9 +28,24 @@ class Op:
     """One row of the table; compared and hashed by identity, so that it is a cheap part of keys."""
 
     __slots__ = (
-        "body", "compares", "dtypes", "infer", "instr", "jvp", "kind", "kinds", "lower", "name", "public", "reference",
-        "samples", "second", "tolerance", "verb", "vjp",
-    )  # fmt: skip
+        "body",
+        "compares",
+        "dtypes",
+        "infer",
+        "instr",
+        "jvp",
+        "kind",
+        "kinds",
+        "lower",
+        "name",
+        "public",
+        "reference",
+        "samples",
+        "second",
+        "tolerance",
+        "verb",
+        "vjp",
+    )
 
     def __init__(self, name: str, kind: str, body: Callable[..., Any], **facts: Any) -> None:
         self.name = name
@@ -121,7 +136,7 @@ def elementwise(
                 samples=lambda draw: draw.elementwise(pairs),
                 second=second,
                 tolerance=tolerance,
-            )  # fmt: skip
+            )
         )
 
     return declare
@@ -154,7 +169,7 @@ def primitive(
                 kinds=kinds,
                 instr=instr,
                 public=False,
-            )  # fmt: skip
+            )
         )
 
     return declare
@@ -186,7 +201,7 @@ def composite(
                 second=second,
                 tolerance=tolerance,
                 vjp=(body,) if differentiable else None,
-            )  # fmt: skip
+            )
         )
         return op
 

@@ -25,8 +25,11 @@ class Counts:
     def _now() -> tuple[int, int, int, int]:
         found = states()
         return (
-            sum(s.fused for s in found), sum(s.ops for s in found), counters.builds(), sum(s.pool.allocations for s in found),
-        )  # fmt: skip
+            sum(s.fused for s in found),
+            sum(s.ops for s in found),
+            counters.builds(),
+            sum(s.pool.allocations for s in found),
+        )
 
     def stop(self) -> None:
         """Keep the counts as they are now."""

@@ -54,6 +54,10 @@ def _realize_on(found: State, asked: list[Node]) -> None:
         for leaf in leaves:
             check_alive(found, leaf.storage)
     program = found.plans.get(graph.key)
+    if program is None and _straighten(graph.order):
+        graph = Structure(asked)
+        leaves = list(graph.leaves)
+        program = found.plans.get(graph.key)
     if program is None:
         _check_dtypes(found, graph.order)
         made = plan(graph.order, leaves, asked, graph.offered(), graph.retained(), found.info)
@@ -62,6 +66,20 @@ def _realize_on(found: State, asked: list[Node]) -> None:
             found.plans.pop(next(iter(found.plans)), None)
         found.plans[graph.key] = program
     program.run(graph.order, leaves)
+
+
+def _straighten(order: list[Node]) -> bool:
+    """Give the operands of scatters contiguous memory, as drivers read them in C order; return whether one had none."""
+    from polygrad.runtime.transfer import contiguous  # noqa: PLC0415  the two modules need each other
+
+    found = False
+    for n in order:
+        if n.spec.op.kind == "scatter":
+            for p in n.parents:
+                if p.storage is not None and not p.storage.contiguous:
+                    p.storage = contiguous(p).storage
+                    found = True
+    return found
 
 
 def _settle_transfers(pending: list[Node]) -> None:

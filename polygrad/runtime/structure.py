@@ -48,7 +48,8 @@ class Structure:
         words, uses, costly, self._flags = self._words(set(asked))
         self._held = [k for k in costly if sys.getrefcount(self.order[k]) > _BASELINE + uses[k]]
         layouts = [0 if p.storage.contiguous else p.storage.strides for p in self.leaves]
-        self.key: tuple[Any, ...] = (tuple(words), tuple(self._held), tuple([p.aval.ident for p in self.leaves]), *layouts)
+        avals = tuple([p.aval.ident for p in self.leaves])
+        self.key: tuple[Any, ...] = (tuple(words), tuple(self._held), avals, *layouts)
 
     def _words(self, goal: set[Node]) -> tuple[list[int], list[int], list[int], list[int]]:
         """Return the graph as ints, how often each node is an operand, the costly nodes, and a flag for each node."""

@@ -77,10 +77,15 @@ class Emitter:
             self.buffers.append(STATUS)
             self.buffer_dtypes.append("int32")
         kernel = Kernel(
-            len(self.rows), len(self.axes) - len(self.rows), tuple(self.buffer_dtypes), tuple(self.views),
+            len(self.rows),
+            len(self.axes) - len(self.rows),
+            tuple(self.buffer_dtypes),
+            tuple(self.views),
             tuple("float32" if n.dtype.name in ("float16", "bfloat16") else name(n.dtype) for n in self.scalars),
-            tuple(instrs), tuple(Store(numbers[v], w) for v, w in stores), status,
-        )  # fmt: skip
+            tuple(instrs),
+            tuple(Store(numbers[v], w) for v, w in stores),
+            status,
+        )
         ints = [a.extent for a in self.axes]
         offsets = []
         for own, leaf in zip(self.view_ints, self.view_nodes, strict=True):

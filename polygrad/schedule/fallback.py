@@ -26,9 +26,17 @@ def _classes(strides: tuple[int, ...]) -> tuple[tuple[int | None, ...], list[int
 
 
 def _launch(
-    node: Node, body: Body, axes: tuple[int, ...], reduced: int, views: list[tuple[View, list[int], Node | None]], value: int,
-    buffers: list[object], scalars: tuple[Node, ...] = (), status: bool = False, traced: dict[int, Node] | None = None,
-) -> FusedLaunch:  # fmt: skip
+    node: Node,
+    body: Body,
+    axes: tuple[int, ...],
+    reduced: int,
+    views: list[tuple[View, list[int], Node | None]],
+    value: int,
+    buffers: list[object],
+    scalars: tuple[Node, ...] = (),
+    status: bool = False,
+    traced: dict[int, Node] | None = None,
+) -> FusedLaunch:
     ints, offsets = list(axes), []
     for _, own, leaf in views:
         if leaf is not None and leaf.storage is not None:
@@ -41,9 +49,15 @@ def _launch(
         buffers = [*buffers, STATUS]
         dtypes_of.append("int32")
     kernel = Kernel(
-        len(axes) - reduced, reduced, tuple(dtypes_of), tuple(v for v, _, _ in views), tuple(name(s.dtype) for s in scalars),
-        tuple(body.instrs), (Store(value, len(views) - 1),), where,
-    )  # fmt: skip
+        len(axes) - reduced,
+        reduced,
+        tuple(dtypes_of),
+        tuple(v for v, _, _ in views),
+        tuple(name(s.dtype) for s in scalars),
+        tuple(body.instrs),
+        (Store(value, len(views) - 1),),
+        where,
+    )
     return FusedLaunch(kernel, tuple(buffers), tuple(ints), scalars, tuple(offsets), (node,), {}, traced or {})
 
 
@@ -87,9 +101,11 @@ def _random(node: Node, _operands: list[Operand]) -> FusedLaunch:
         a = body("multiply", body.cast(words[0], "uint64"), body.const(PHILOX_MULTIPLIERS[0], "uint64"))
         b = body("multiply", body.cast(words[2], "uint64"), body.const(PHILOX_MULTIPLIERS[1], "uint64"))
         words = [
-            body("bitwise_xor", body("bitwise_xor", _high(body, b), words[1]), keys[0]), _low(body, b),
-            body("bitwise_xor", body("bitwise_xor", _high(body, a), words[3]), keys[1]), _low(body, a),
-        ]  # fmt: skip
+            body("bitwise_xor", body("bitwise_xor", _high(body, b), words[1]), keys[0]),
+            _low(body, b),
+            body("bitwise_xor", body("bitwise_xor", _high(body, a), words[3]), keys[1]),
+            _low(body, a),
+        ]
         keys = [body("add", k, body.const(w, "uint32")) for k, w in zip(keys, PHILOX_WEYL, strict=True)]
     lane = body.cast(body("bitwise_and", index, body.const(3, "uint64")), "uint32")
     value = words[3]
@@ -127,9 +143,7 @@ def _scatter(node: Node, operands: list[Operand]) -> FusedLaunch:
     checked = value
     stored = dtype in ("float16", "bfloat16")
     value = body.cast(value, "float32") if stored else value
-    wrapped = body.where(
-        body("less", row, body.const(0, "int64")), body("add", row, body.const(n, "int64")), row
-    )  # fmt: skip
+    wrapped = body.where(body("less", row, body.const(0, "int64")), body("add", row, body.const(n, "int64")), row)
     here = body("equal", wrapped, body.add(Instr("iota", "int64", (), 0)))
     zero = body.const(0.0 if "float" in dtype else 0, body.dtype(value))
     total = body.cast(body.reduce("sum", body.where(here, value, zero)), dtype)

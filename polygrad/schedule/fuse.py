@@ -82,7 +82,7 @@ class Fusion:
             heapq.heappush(self._heap, (-node.number, node))
 
     def _costs(self) -> dict[Node, tuple[int, int]]:
-        """Return for each node how many loads of its own size, and how many instructions, computing it again takes (capped)."""
+        """Return for each node how many loads of its own size, and instructions, computing it again takes (capped)."""
         out: dict[Node, tuple[int, int]] = {}
         for n in self.order:
             loads = ops = 0
@@ -284,7 +284,7 @@ class Fusion:
             group = step.group
             if group is None or group.partials or group.seed.aval.shape != node.aval.shape or group.row_seed:
                 continue
-            if self._try(step, node, group.index):
+            if self._try(step, node):
                 return True
         return False
 
@@ -299,11 +299,11 @@ class Fusion:
             seed = group.seed
             if seed.spec.op.kind == "reduce" and seed.parents[0].aval.shape != node.parents[0].aval.shape:
                 continue
-            if self._try(step, node, group.index):
+            if self._try(step, node):
                 return True
         return False
 
-    def _try(self, step: Step, node: Node, index: Any) -> bool:
+    def _try(self, step: Step, node: Node) -> bool:
         """Add *node* to the kernel of *step* if that needs no new kernel between the two and shares a load."""
         old = step.group
         assert old is not None  # noqa: S101  callers have looked

@@ -177,7 +177,7 @@ class _Numbering:
             assert step.node is not None  # noqa: S101  a step has one or the other
             return self._library(step)
         launch = Emitter(step.group, self.info).emit()
-        drafts = [self._fused(launch, [n for n in launch.outputs])]
+        drafts = [self._fused(launch, list(launch.outputs))]
         for group in _by_size(step.finish, launch):
             parts, size = group[0]
             drafts.append(self._fused(finishing(group[1], parts, size, launch), group[1]))

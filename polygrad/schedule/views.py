@@ -4,6 +4,7 @@ Here: `view_of`.
 Not here: movement inside a kernel, which rewrites maps (`group.py`).
 """
 
+import itertools
 from typing import Any
 
 from polygrad import shapes
@@ -83,7 +84,7 @@ def _reshape_view(shape: Any, strides: Any, out: Any) -> tuple[Any, Any, int] | 
 def _merged(axis: Axis, steps: dict[Axis, int]) -> int | None:
     """Return the one stride of an axis that consists of several memory axes; None if they do not follow each other."""
     leaves = [a for a in axis.leaves() if a.extent > 1]
-    for outer, inner in zip(leaves, leaves[1:], strict=False):
+    for outer, inner in itertools.pairwise(leaves):
         if steps.get(outer, 0) != steps.get(inner, 0) * inner.extent:
             return None
     return steps.get(leaves[-1], 0) if leaves else 0

@@ -116,9 +116,7 @@ def strip_blocks(kernel: Kernel) -> int:
     Never few, for short pieces of a row of memory are slow to stream.
     """
     used = {a for walk in walks(kernel) for n in walk.values for a in kernel.body[n].args}
-    carried = sum(
-        i.op == "reduce" or (n in used and not placements(kernel)[n].full) for n, i in enumerate(kernel.body)
-    )
+    carried = sum(i.op == "reduce" or (n in used and not placements(kernel)[n].full) for n, i in enumerate(kernel.body))
     return max(LEAST_STRIP, min(BLOCKS, CARRIED // max(1, carried)))
 
 
@@ -146,9 +144,7 @@ def walks(kernel: Kernel) -> tuple[Walk, ...]:
     return tuple(found)
 
 
-def needed(
-    kernel: Kernel, roots: Sequence[int], *, full: bool, given: frozenset[int] = frozenset()
-) -> tuple[int, ...]:
+def needed(kernel: Kernel, roots: Sequence[int], *, full: bool, given: frozenset[int] = frozenset()) -> tuple[int, ...]:
     """Return the values of one space that *roots* are made of, in order; those *given* are not looked into."""
     placed = placements(kernel)
     seen: set[int] = set()

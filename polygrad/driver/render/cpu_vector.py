@@ -198,9 +198,7 @@ class Values:
             texts.append(self.at.gather(position, number, text, self.kernel.body[a].dtype))
         return texts
 
-    def store(
-        self, value: int, v: int, scope: Scope, *, vector: bool, where: str = "", before: str = ""
-    ) -> list[str]:
+    def store(self, value: int, v: int, scope: Scope, *, vector: bool, where: str = "", before: str = "") -> list[str]:
         """Return statements that store *value* through view *v*.
 
         *where* is added to the address. *before*, a condition, makes it an addition to what is there wherever it is

@@ -18,9 +18,7 @@ from polygrad.driver.render.cpu_plan import LEAST_STRIP, Plan, Walk, kept_values
 from polygrad.driver.render.cpu_vector import DEAR, Scope, Values
 
 ALIGN = 64  # elements; ranges of work start at multiples of it, so that two work-items share no cache line
-LIGHT = (
-    4  # instructions; the loop of a walk with no more is unrolled, so that accumulators do not wait for each other
-)
+LIGHT = 4  # instructions; the loop of a walk with no more is unrolled, so that accumulators do not wait for each other
 
 Work = Callable[[bool, int], list[str]]
 
@@ -293,9 +291,7 @@ class Rows(Layout):
 
     def _walk(self, walk: Walk, scope: Scope, done: set[int]) -> list[str]:
         given = frozenset(done & set(self.kept))
-        roots = [self.kernel.body[n].args[0] for n in walk.reduces] + [
-            self.kernel.stores[s].value for s in walk.stores
-        ]
+        roots = [self.kernel.body[n].args[0] for n in walk.reduces] + [self.kernel.stores[s].value for s in walk.stores]
         positions = needed(self.kernel, roots, full=True, given=given)
         still, moving = self.divided(positions)
         unroll = self._unroll(walk, moving)
@@ -333,9 +329,7 @@ class Rows(Layout):
                 before += [f"{wide} a{n}_{u} = {start};" for u in range(unroll)]
                 for u in range(1, unroll):
                     after.append(f"a{n}_0 = {self.step(n, f'a{n}_0', f'a{n}_{u}', vector=True)};")
-                result = self.step(
-                    n, result, self.values.fold(f"a{n}_0", instr.attr, instr.dtype, after), vector=False
-                )
+                result = self.step(n, result, self.values.fold(f"a{n}_0", instr.attr, instr.dtype, after), vector=False)
             after.append(f"const {kind} x{n} = {result};")
             if self.plan.split:
                 after.append(self.leave(n, "row", f"x{n}", vector=False))
@@ -356,9 +350,7 @@ class Rows(Layout):
             out += values.define([n], scope, vector=vector)
             if n in self.kept:
                 name = scope[n, vector]
-                out.append(
-                    f"vstore{self.width}({name}, 0, k{n} + ({flat}));" if vector else f"k{n}[{flat}] = {name};"
-                )
+                out.append(f"vstore{self.width}({name}, 0, k{n} + ({flat}));" if vector else f"k{n}[{flat}] = {name};")
         for n in walk.reduces:
             name = f"a{n}_{u}" if vector else f"r{n}"
             operand = values.operand(self.kernel.body[n].args[0], scope, out, vector=vector)
