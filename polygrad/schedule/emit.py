@@ -65,10 +65,15 @@ class Emitter:
         """Return the launch."""
         for demand in sorted(self.group.demands, key=lambda d: d.node.number):
             demand.value = self._value(demand)
-        stores = [(self.value(d), self._store_view(node, d)) for node, d in self.group.stores.items()]
+        stores = []
+        for node, d in self.group.stores.items():
+            view = self._store_view(node, d)
+            along = any(s != 0 for s in self.views[view].strides[len(self.rows) :])
+            stores.append((self._spread(self.value(d)) if along else self.value(d), view))
         outputs = tuple(self.group.stores)
         for node, d in self.group.partials:
-            stores.append((self.body.cast(self.value(d), name(accumulator(node))), self._partial_view(node)))
+            value = self.body.cast(self._spread(self.value(d)), name(accumulator(node)))
+            stores.append((value, self._partial_view(node)))
         gathers = {i.attr for i in self.body.instrs if i.op == "load" and i.args}
         instrs, numbers = guard_loads(self.body.instrs, [v for v, _ in stores])
         status = -1
@@ -144,13 +149,16 @@ class Emitter:
         """
         if len(self.axes) == len(self.rows):
             return value  # every reduced axis has one element
-        if not self._is_full(value):
-            if kind in ("max", "min"):
-                return value
-            index = self.body.iota([(len(self.rows), 1)], 0, "int64")
-            everywhere = self.body("less_equal", self.body.const(0, "int64"), index)
-            value = self.body.where(everywhere, value, value)
-        return self.body.reduce(kind, value)
+        if kind in ("max", "min") and not self._is_full(value):
+            return value
+        return self.body.reduce(kind, self._spread(value))
+
+    def _spread(self, value: int) -> int:
+        """Return a value as one that the kernel has at each place along the reduced axes."""
+        if len(self.axes) == len(self.rows) or self._is_full(value):
+            return value
+        index = self.body.iota([(len(self.rows), 1)], 0, "int64")
+        return self.body.where(self.body("less_equal", self.body.const(0, "int64"), index), value, value)
 
     def _is_full(self, value: int) -> bool:
         """Whether a value varies along the reduced axes."""
