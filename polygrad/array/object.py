@@ -321,9 +321,6 @@ def make_leaf(value: Node, mask: int, dtype: dtypes.DType) -> Node:
         )
     leaf = F.cut(value)
     leaf.mask = mask
-    if value.storage is not None:
-        leaf.storage = value.storage
-        leaf.parents = () if not value.mask else leaf.parents
     return leaf  # type: ignore[no-any-return]
 
 

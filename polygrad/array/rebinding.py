@@ -34,9 +34,6 @@ def rebind(target: Array, value: Array) -> Array:
             "must be equal"
         )
     node = value.detach()._node if value.dtype is target.dtype else F.astype(value.detach()._node, target.dtype)
-    if node.storage is None and value.dtype is target.dtype:
-        node.storage = value._node.storage  # an alias of what is there already needs no realize of its own
-        node.parents = () if node.storage is not None else node.parents
     if not target.requires_grad:
         target._node = node
     elif target.is_leaf:

@@ -16,7 +16,7 @@ from polygrad.array.object import Array, make_leaf
 from polygrad.autograd import spend
 from polygrad.errors import DTypeError, GradError, ShapeError
 from polygrad.graph.functions import F
-from polygrad.graph.node import RECORDING, Node
+from polygrad.graph.node import RECORDING, Node, share
 from polygrad.runtime.structure import ALWAYS, active_mask, set_active_mask
 
 
@@ -139,7 +139,6 @@ def private_leaves(arrays: Sequence[Array], bit: int) -> list[Array]:
                 f"{x.dtype.name} arrays have no gradients: only float dtypes do; convert with .astype('float32')"
             )
         leaf.mask |= bit
-        if x._node.storage is not None:
-            leaf.storage = x._node.storage
+        share(leaf, x._node)
         out.append(Array(leaf))
     return out

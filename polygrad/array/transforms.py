@@ -15,14 +15,14 @@ from polygrad.array.tree import flatten, map_tree
 from polygrad.autograd import Call, push
 from polygrad.errors import GradError, ShapeError
 from polygrad.graph.functions import F
-from polygrad.graph.node import Node
+from polygrad.graph.node import Node, share
 
 
 def _sealed(array: Array, bit: int) -> Array:
     """Return an array that the ended recording *bit* no longer watches."""
     node = F.alias(array._node)
     node.mask &= ~bit
-    node.storage = array._node.storage
+    share(node, array._node)
     return Array(node)
 
 

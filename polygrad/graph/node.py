@@ -272,6 +272,14 @@ def cast(node: Node, dtype: dtypes.DType) -> Node:
     return apply(astype, (node,), (dtype,))
 
 
+def share(alias: Node, source: Node) -> None:
+    """Give an alias the memory of what it stands for, if that is there: it then needs no realize of its own."""
+    if source.storage is not None:
+        alias.storage, alias.depth = source.storage, 0
+        if not alias.mask:
+            alias.parents = ()
+
+
 def scalar(value: bool | int | float, dtype: dtypes.DType) -> Node:
     """Return a host scalar: a launch argument, never part of a kernel's structure."""
     spec = _scalar_specs.get(dtype)

@@ -111,7 +111,7 @@ class Conv2d(Module):
     (2, 4, 8, 8)
     """
 
-    def __init__(  # noqa: PLR0913  the arguments of a convolution
+    def __init__(
         self,
         inputs: int,
         outputs: int,

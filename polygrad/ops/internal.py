@@ -40,15 +40,14 @@ def constant(xp: Any, value: Any, dtype: Any) -> Any:
 @composite(reference=None, dtypes=ALL, differentiable=False)
 def cut(xp: Any, x: Any) -> Any:
     """Return x as a constant: an alias that no recording watches."""
-    from polygrad.graph.node import RECORDING  # noqa: PLC0415  as above
+    from polygrad.graph.node import RECORDING, share  # noqa: PLC0415  as above
 
     before, RECORDING.enabled = RECORDING.enabled, False
     try:
         out = xp.alias(x)
     finally:
         RECORDING.enabled = before
-    if x.storage is not None:  # the value is there: share it
-        out.storage, out.parents, out.depth = x.storage, (), 0
+    share(out, x)
     return out
 
 

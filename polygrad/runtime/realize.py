@@ -16,6 +16,7 @@ from polygrad.runtime.devices import State, check_alive, reopened, state, states
 from polygrad.runtime.memory import Buffer, Storage, size_class
 from polygrad.runtime.structure import Structure, active_mask
 from polygrad.schedule import Fused, Library, Operand, Plan, plan
+from polygrad.schedule.index import nests
 
 PLAN_LIMIT = 4096  # plans a device; the oldest go first
 
@@ -69,16 +70,22 @@ def _realize_on(found: State, asked: list[Node]) -> None:
 
 
 def _straighten(order: list[Node]) -> bool:
-    """Give the operands of scatters contiguous memory, as drivers read them in C order; return whether one had none."""
+    """Give strided operands contiguous memory where strides do not do; return whether there was one.
+
+    Scatters read in C order; so do reshapes whose axes do not nest in those of the operand.
+    """
     from polygrad.runtime.transfer import contiguous  # noqa: PLC0415  the two modules need each other
 
     found = False
     for n in order:
-        if n.spec.op.kind == "scatter":
-            for p in n.parents:
-                if p.storage is not None and not p.storage.contiguous:
-                    p.storage = contiguous(p).storage
-                    found = True
+        kind = n.spec.op.kind
+        if kind != "scatter" and kind != "reshape":
+            continue
+        for p in n.parents:
+            if p.storage is None or p.storage.contiguous or (kind == "reshape" and nests(n.aval.shape, p.aval.shape)):
+                continue
+            p.storage = contiguous(p).storage
+            found = True
     return found
 
 

@@ -41,6 +41,10 @@ class Body:
             self.instrs.append(instr)
         return found
 
+    def find(self, instr: Instr) -> int | None:
+        """Return the number of *instr* if it is there."""
+        return self._known.get(instr)
+
     def dtype(self, value: int) -> str:
         """Return the dtype of a value."""
         return self.instrs[value].dtype

@@ -151,7 +151,29 @@ class Emitter:
             return value  # every reduced axis has one element
         if kind in ("max", "min") and not self._is_full(value):
             return value
-        return self.body.reduce(kind, self._spread(value))
+        known = self._scaled_sum(value) if kind == "sum" else None
+        return self.body.reduce(kind, self._spread(value)) if known is None else known
+
+    def _scaled_sum(self, value: int) -> int | None:
+        """Return the sum of a value times a row value if the sum of the value itself is there already; else None.
+
+        The backward pass of a softmax or a cross-entropy asks for such a sum: it saves a pass over the row.
+        """
+        instr = self.body.instrs[value]
+        if instr.dtype not in ("float32", "float64"):
+            return None
+        if instr.op == "negative":
+            inner = self._scaled_sum(instr.args[0])
+            return None if inner is None else self.body("negative", inner)
+        if instr.op not in ("multiply", "divide"):
+            return None
+        pairs = [instr.args, instr.args[::-1]] if instr.op == "multiply" else [instr.args]
+        for full, row in pairs:
+            if self._is_full(full) and not self._is_full(row):
+                known = self.body.find(Instr("reduce", instr.dtype, (full,), "sum"))
+                if known is not None:
+                    return self.body(instr.op, known, row)
+        return None
 
     def _spread(self, value: int) -> int:
         """Return a value as one that the kernel has at each place along the reduced axes."""

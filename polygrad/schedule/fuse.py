@@ -53,11 +53,7 @@ class Fusion:
         self.produced: dict[Node, Step] = {}
         self.steps: list[Step] = []
         self.order = order
-        self.consumers: dict[Node, list[Node]] = {n: [] for n in order}
-        for n in order:
-            for p in n.parents:
-                if p.storage is None and p in self.consumers:
-                    self.consumers[p].append(n)
+        self.consumers = _consumers(order)
         self.deferred: list[Node] = []
         self._missing = SCALAR_OPS.keys() - info.scalar_ops
         self._cost = self._costs()
@@ -410,6 +406,21 @@ class Fusion:
             done.add(id(step))
             out.append(step)
         return out
+
+
+def _consumers(order: list[Node]) -> dict[Node, list[Node]]:
+    """Return what computes with each node; movement ops between the two are looked through, for they cost nothing."""
+    out: dict[Node, list[Node]] = {n: [] for n in order}
+    for n in order:
+        if n.spec.op.kind in MOVEMENT:
+            continue
+        for p in n.parents:
+            while p in out:
+                out[p].append(n)
+                if p.spec.op.kind not in MOVEMENT:
+                    break
+                p = p.parents[0]  # noqa: PLW2901  down the chain of movement ops
+    return out
 
 
 class CycleError(Exception):

@@ -105,6 +105,15 @@ def through_reshape(index: Map, shape: shapes.Shape, source: shapes.Shape) -> Ma
     return tuple(out)
 
 
+def nests(shape: shapes.Shape, source: shapes.Shape) -> bool:
+    """Whether the axes of *shape*, split where need be, make up those of *source*.
+
+    >>> nests((2, 15), (2, 3, 5)), nests((2, 15), (3, 10))
+    (True, False)
+    """
+    return through_reshape(tuple([variable(Axis(n)) for n in shape]), shape, source) is not None
+
+
 def _blocks(a: shapes.Shape, b: shapes.Shape) -> list[tuple[shapes.Shape, shapes.Shape]]:
     """Cut two shapes of one size into the smallest pairs of pieces of equal size, in order."""
     out = []
