@@ -348,45 +348,52 @@ def test_a_sum_over_rows_takes_at_most_two_launches(shape, device, rng):
 
 # ---- fused equals op by op ----------------------------------------------------------------------------------------------
 # A program is a list of steps; each takes one or two earlier values by number (modulo how many there are) and adds a value. All
-# values have three axes, so that the steps fit together; sizes are small and differ, so that a confused axis shows.
+# values have three axes of the same sizes, so that the steps fit together; these differ, so that a confused axis shows. The small
+# size is below every threshold of the schedule, the large one above.
 
-SIZE = (3, 4, 5)
+SIZES = {"small": (3, 4, 5), "large": (9, 8, 20)}
 
 
-def _to_size(x):
-    """Bring any array back to SIZE, by a gather on each axis that is neither whole nor 1."""
-    for axis, n in enumerate(SIZE):
+def _to_size(x, size):
+    """Bring any array back to *size*, by a gather on each axis that is neither whole nor 1."""
+    for axis, n in enumerate(size):
         if x.shape[axis] not in (1, n):
             x = pg.take(x, pg.arange(n) % x.shape[axis], axis=axis)
-    return pg.broadcast_to(x, SIZE)
+    return pg.broadcast_to(x, size)
 
 
 UNARY = {
     "tanh": pg.tanh, "sin": pg.sin, "square": lambda x: x * x * 0.5, "exp": lambda x: pg.exp(-x * x), "abs": pg.abs,
     "sqrt": lambda x: pg.sqrt(x * x + 1.0), "log": lambda x: pg.log(x * x + 0.5), "relu": lambda x: pg.where(x > 0, x, 0.1 * x),
     "scale": lambda x: x * 1.25 - 0.5, "recip": lambda x: 1.0 / (x * x + 1.0), "clip": lambda x: pg.clip(x, -0.7, 0.9),
+    "long": lambda x: pg.sin(pg.tanh(x * 1.1 + 0.2) * pg.cos(x) + pg.sqrt(x * x + 2.0) / (x * x + 3.0)) * pg.exp(-x * x) + pg.atan(x),
 }  # fmt: skip
 BINARY = {
     "add": lambda x, y: x + y, "mul": lambda x, y: x * y, "div": lambda x, y: x / (y * y + 1.0), "maximum": pg.maximum,
     "choose": lambda x, y: pg.where(x < y, x, y * 2.0), "atan2": lambda x, y: pg.atan2(x, y * y + 0.5), "sub": lambda x, y: x - y,
+    "matmul": lambda x, y: x @ pg.permute_dims(y[:, :1], (0, 2, 1)) * 0.2,
 }  # fmt: skip
 REDUCE = {
     "sum": lambda x, axis: pg.sum(x, axis=axis, keepdims=True) * 0.2, "mean": lambda x, axis: pg.mean(x, axis=axis, keepdims=True),
     "max": lambda x, axis: pg.max(x, axis=axis, keepdims=True), "min": lambda x, axis: pg.min(x, axis=axis, keepdims=True),
-    "softmax": lambda x, axis: softmax(pg.permute_dims(x, (0, 1, 2))), "centre": lambda x, axis: x - pg.mean(x, axis=axis, keepdims=True),
-    "prod": lambda x, axis: pg.prod(x * 0.1 + 1.0, axis=axis, keepdims=True),
+    "softmax": lambda x, axis: softmax(x), "centre": lambda x, axis: x - pg.mean(x, axis=axis, keepdims=True),
+    "prod": lambda x, axis: pg.prod(x[:3, :3, :3] * 0.1 + 1.0, axis=axis, keepdims=True), "std": lambda x, axis: x / (1.0 + pg.std(x, axis=axis, keepdims=True)),
+    "norm": lambda x, axis: x / pg.sqrt(pg.sum(x * x, axis=axis, keepdims=True) + 1.0),
 }  # fmt: skip
 MOVE = {
     "flip": lambda x: pg.flip(x, axis=(0, 2)), "turn": lambda x: pg.permute_dims(x, (2, 0, 1)), "roll": lambda x: pg.roll(x, 2, axis=1),
-    "cut": lambda x: x[1:, ::-2, 1:4], "pad": lambda x: pg.pad(x, ((1, 0), (0, 2), (1, 1)))[:3, 2:, 1:6],
-    "reshape": lambda x: pg.reshape(pg.reshape(x, (x.shape[1], -1)), x.shape), "merge": lambda x: pg.reshape(pg.reshape(x, (-1, 5)) * 2.0, SIZE),
+    "cut": lambda x: x[1:, ::-2, 1:4], "pad": lambda x: pg.pad(x, ((1, 0), (0, 2), (1, 1)))[:-1, 2:, 1:-1],
+    "reshape": lambda x: pg.reshape(pg.reshape(x, (x.shape[1], -1)), x.shape),
+    "merge": lambda x: pg.reshape(pg.reshape(x, (-1, x.shape[2])) * 2.0, x.shape),
     "concat": lambda x: pg.concat([x[:, 2:], x * 0.5], axis=1), "stack": lambda x: pg.sum(pg.stack([x, x * x], axis=2), axis=2),
-    "row": lambda x: x[1:2], "tril": pg.tril,
-    "tile": lambda x: pg.reshape(pg.tile(x[:1, :2], (3, 2, 1)), SIZE), "repeat": lambda x: pg.repeat(x[:, :2], 2, axis=1),
+    "row": lambda x: x[1:2], "tril": pg.tril, "tile": lambda x: pg.tile(x[:1, :1], (x.shape[0], x.shape[1], 1)),
+    "repeat": lambda x: pg.repeat(x[:, : x.shape[1] // 2], 2, axis=1), "half": lambda x: x.astype("float32").astype(x.dtype),
+    "mix": lambda x: pg.reshape(pg.permute_dims(x, (1, 0, 2)), x.shape), "column": lambda x: x[:, :, 2:3],
 }  # fmt: skip
 INDEX = {
-    "take": lambda x, i: pg.take(x, i, axis=1), "fancy": lambda x, i: x[i % 3, i][:, None, :], "along": lambda x, i: pg.take_along_axis(
-        x, pg.broadcast_to(i[None, :, None], (3, 4, 5)), axis=1), "negative": lambda x, i: x[:, i - 4],
+    "take": lambda x, i: pg.take(x, i, axis=1), "fancy": lambda x, i: x[i % x.shape[0], i][:, None, :],
+    "along": lambda x, i: pg.take_along_axis(x, pg.broadcast_to(i[None, :, None], x.shape), axis=1), "negative": lambda x, i: x[:, i - x.shape[1]],
+    "pick": lambda x, i: pg.take_along_axis(x, (i[None, :, None] + pg.arange(x.shape[0])[:, None, None]) % x.shape[2], axis=2),
 }  # fmt: skip
 
 number = st.integers(0, 9)
@@ -416,8 +423,9 @@ def run_step(values, indices, kind, name, first, more):
 def run_program(program, inputs, indices):
     """Return the values that a program makes of two inputs."""
     values = [*inputs]
+    size = inputs[0].shape
     for step in program:
-        values.append(_to_size(run_step(values, indices, *step)))
+        values.append(_to_size(run_step(values, indices, *step), size))
     return values
 
 
@@ -434,11 +442,12 @@ def run_once(program, value, index, keep):
     return [a.detach().numpy() for a in (*kept, loss, *grads)]
 
 
-def compare_program(program, seed, keep):
+def compare_program(program, seed, keep, size):
     rng = np.random.default_rng(seed)
     dtype = pg.float64 if "float64" in pg.__array_namespace_info__().dtypes() else pg.float32
-    value = [rng.uniform(-1, 1, SIZE).astype(dtype) for _ in range(2)]
-    index = [rng.integers(0, 4, 4) for _ in range(4)]
+    shape = SIZES[size]
+    value = [rng.uniform(-1, 1, shape).astype(dtype) for _ in range(2)]
+    index = [rng.integers(0, shape[1], shape[1]) for _ in range(4)]
     fused = run_once(program, value, index, keep)
     with pg.eager():
         unfused = run_once(program, value, index, keep)
@@ -447,7 +456,7 @@ def compare_program(program, seed, keep):
         np.testing.assert_allclose(f, u, rtol=tolerance, atol=tolerance)
 
 
-programs = {"program": steps, "seed": st.integers(0, 1000), "keep": st.lists(st.integers(0, 9), max_size=2)}
+programs = {"program": steps, "seed": st.integers(0, 1000), "keep": st.lists(st.integers(0, 9), max_size=2), "size": st.sampled_from(sorted(SIZES))}
 relaxed = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
@@ -459,9 +468,9 @@ def examples(device, host, other):
 def test_a_fused_program_equals_the_same_op_by_op(device):
     @settings(max_examples=examples(device, 150, 8), deadline=None, derandomize=True, suppress_health_check=relaxed, database=None)
     @given(**programs)
-    def check(program, seed, keep):
+    def check(program, seed, keep, size):
         with pg.device(device):
-            compare_program(program, seed, keep)
+            compare_program(program, seed, keep, size)
 
     check()
 
@@ -470,8 +479,8 @@ def test_a_fused_program_equals_the_same_op_by_op(device):
 def test_many_fused_programs_equal_the_same_op_by_op(device):
     @settings(max_examples=examples(device, 3000, 100), deadline=None, suppress_health_check=relaxed, database=None)
     @given(**programs)
-    def check(program, seed, keep):
+    def check(program, seed, keep, size):
         with pg.device(device):
-            compare_program(program, seed, keep)
+            compare_program(program, seed, keep, size)
 
     check()

@@ -54,18 +54,19 @@ class Fusion:
         self.steps: list[Step] = []
         self.order = order
         self.consumers = _consumers(order)
-        self.deferred: list[Node] = []
         self._missing = SCALAR_OPS.keys() - info.scalar_ops
         self._cost = self._costs()
         self._late = self._lateness()
         self._heap: list[tuple[int, Node]] = []
+        self._deferred: list[tuple[int, Node]] = []  # column sums, which look for a kernel to ride in last of all
         for n in wanted:
             self.want(n)
 
     def run(self) -> list[Step]:
         """Return the steps in an order in which operands come first."""
         self._drain()
-        for node in sorted(self.deferred, key=lambda n: -n.number):
+        while self._deferred:  # what is started now may ask for more of them
+            node = heapq.heappop(self._deferred)[1]
             if node not in self.produced and not (self.sharing and self._as_partial(node)):
                 self._start(node)
             self._drain()
@@ -138,9 +139,9 @@ class Fusion:
             node = heapq.heappop(self._heap)[1]
             if node in self.produced or node.storage is not None:
                 continue
-            if self._is_column_sum(node) and node not in self.deferred:
-                self.deferred.append(node)
-            elif node not in self.deferred:
+            if self._is_column_sum(node):
+                heapq.heappush(self._deferred, (-node.number, node))
+            else:
                 self._start(node)
 
     def _alone(self, node: Node) -> bool:
