@@ -141,7 +141,8 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]
     >>> pull(pg.asarray([1.0, 10.0]))
     (Array([ 2., 40.], dtype=float64, device='cpu:0'),)
     """
-    bit = open_recording()
+    recording = _Open()
+    bit = recording.bit
     with enable_grad():
         call, watched, rebuilds = _watch(primals, range(len(primals)), bit)
         out = f(*call)
@@ -161,18 +162,18 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]
             at += leaves
         return tuple(parts)
 
-    pull._recording = _Open(bit)  # type: ignore[attr-defined]
+    pull._recording = recording  # type: ignore[attr-defined]
     return rebuild_out([_sealed(o, bit) for o in outputs]), pull
 
 
 class _Open:
-    """Keeps a recording open as long as something refers to this object."""
+    """A recording that is open as long as something refers to this object."""
 
-    def __init__(self, bit: int) -> None:
-        self._bit = bit
+    def __init__(self) -> None:
+        self.bit = open_recording()
 
     def __del__(self) -> None:
-        close_recording(self._bit)
+        close_recording(self.bit)
 
 
 def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
