@@ -1,12 +1,13 @@
-"""polygrad on CPU devices against PyTorch eager, side by side: elementwise chains, norms, softmax, matrix products, overhead.
+"""polygrad on CPU devices against PyTorch eager, side by side: chains, norms, softmax, matrix products, overhead.
 
-Here: workloads written from primitives for each peer, every peer in a process of its own, interleaved rounds, medians and ratios.
+Here: workloads written from primitives for each peer, every peer in a process of its own, interleaved rounds, medians
+and ratios.
 Not here: GPU workloads (`fused_ops.py`), single kernels (`cpu_kernels.py`).
 
     python benchmarks/cpu_ops.py [--work softmax,rms_norm] [--peers cpu:0,opencl:0] [--rounds 7] [--json out.json]
 
-`torch` is PyTorch as it comes; `torch.pool` is told by GLIBC_TUNABLES not to return memory, which avoids the page faults of
-fresh temporaries and is the fairer peer. Each peer computes forward and backward and gets the same random data.
+`torch` is PyTorch as it comes; `torch.pool` is told by GLIBC_TUNABLES not to return memory, which avoids the page
+faults of fresh temporaries and is the fairer peer. Each peer computes forward and backward and gets the same data.
 """
 
 import argparse
@@ -207,10 +208,9 @@ def main() -> None:
         wrong = [p for p in peers if abs(digests[p] - reference) > 2e-3 * abs(reference)]
         rows[name] = {p: t * 1e3 for p, t in medians.items()}
         first = medians[peers[0]]
-        print(
-            f"{name:20}" + "".join(f"{medians[p] * 1e3:14.3f}" for p in peers)
-            + f"{first / medians['torch']:9.2f}{first / medians['torch.pool']:9.2f}" + (f"  DIFFERS: {wrong}" if wrong else "")
-        )  # fmt: skip
+        times_of_all = "".join(f"{medians[p] * 1e3:14.3f}" for p in peers)
+        ratios = f"{first / medians['torch']:9.2f}{first / medians['torch.pool']:9.2f}"
+        print(f"{name:20}{times_of_all}{ratios}" + (f"  DIFFERS: {wrong}" if wrong else ""))
     for process in processes.values():
         process.stdin.close()
     if options.json:

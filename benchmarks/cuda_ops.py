@@ -72,9 +72,7 @@ def products(driver: CudaDriver) -> None:
     q, k = a.transpose(0, 2, 1, 3), a.transpose(0, 2, 3, 1)
     out = cupy.empty((16, 12, 1024, 1024), cupy.float32)
     ms = device_ms(driver, lambda: driver.op_matmul((ref(out),), (ref(q), ref(k)), {}), 5)
-    print(
-        f"matmul of heads, [16,12,1024,64]: {2 * 192 * 1024**2 * 64 / ms / 1e9:.1f} TFLOP/s, {ms:.3f} ms"
-    )
+    print(f"matmul of heads, [16,12,1024,64]: {2 * 192 * 1024**2 * 64 / ms / 1e9:.1f} TFLOP/s, {ms:.3f} ms")
     small = cupy.ones((64, 64), cupy.float32)
     refs = (ref(cupy.empty_like(small)),), (ref(small), ref(small))
     print(f"matmul 64: {python_us(driver, lambda: driver.op_matmul(*refs, {})):.1f} us of Python")

@@ -9,7 +9,8 @@ Not here: the kernels (`gpu_cases.py`), the driver and the renderer, which are w
     python benchmarks/gpu_kernels.py --text DIR      no device: write each kernel's CUDA text to DIR
 
 The floor is the fewest bytes (each input read once, each output written once; for a causal mask only the unmasked
-half is read) over 4.3 TB/s, what a copy moves on an H200. Inputs are random; outputs are filled with NaN before the check.
+half is read) over 4.3 TB/s, what a copy moves on an H200. Inputs are random; outputs are filled with NaN before the
+check.
 """
 
 import argparse
@@ -113,7 +114,7 @@ def run_group(device: Device, label: str, cases: list[Case]) -> dict[str, Any]:
         wanted = expected(case.name, get) if case.reference is None else case.reference(cupy, arrays)
         for name, want in wanted.items():
             got = cupy.asnumpy(arrays[name][: want.shape[0]]).astype(np.float64)
-            want = cupy.asnumpy(want)  # noqa: PLW2901  the same values on the host
+            want = cupy.asnumpy(want)
             # A sum of n numbers of size 1 has size sqrt(n), but may come out near 0: the size counts.
             scale = case.extents[-1] ** 0.5 if "sum" in case.name or "dgamma" in case.name else 1.0
             error = np.abs(got.reshape(want.shape) - want) / (scale + np.abs(want))

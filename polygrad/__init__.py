@@ -48,7 +48,7 @@ from polygrad.dtypes import (
     uint32,
     uint64,
 )
-from polygrad.dtypes import bool_ as bool  # noqa: A004  the Array API's name
+from polygrad.dtypes import bool_ as bool
 from polygrad.errors import (
     CaptureError,
     CompileError,

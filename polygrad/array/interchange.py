@@ -22,7 +22,7 @@ def from_numpy(value: Any, device: str, dtype: dtypes.DType | None) -> Node:
         raise ShapeError(
             f"cannot make an array of {type(value).__name__}: its rows have different lengths ({error})"
         ) from None
-    if array.dtype == object or array.dtype.kind in "SUVMm" and array.dtype != dtypes.bfloat16:
+    if array.dtype == object or (array.dtype.kind in "SUVMm" and array.dtype != dtypes.bfloat16):
         raise DTypeError(f"cannot make an array of dtype {array.dtype}: polygrad has {', '.join(dtypes.BY_NAME)}")
     if (
         dtype is not None

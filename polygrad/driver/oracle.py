@@ -33,7 +33,7 @@ def run(
     buffers: Sequence[Array],
     ints: Sequence[int],
     scalars: Sequence[bool | int | float],
-    exact: bool = False,  # noqa: FBT001, FBT002  the name that every caller knows it by
+    exact: bool = False,
 ) -> None:
     """Run *kernel* once, writing its stores (and its status word) into *buffers*.
 
@@ -278,7 +278,7 @@ def _report(kernel: Kernel, launch: Launch, position: int, index: Array, bad: Ar
         status[:4] = launch.tag, position, low, high
 
 
-def written(kernel: Kernel, launch: Launch, number: int, value: Array, full: bool) -> tuple[Array, Array]:  # noqa: FBT001
+def written(kernel: Kernel, launch: Launch, number: int, value: Array, full: bool) -> tuple[Array, Array]:
     """Return the addresses that a store through view *number* writes, and what it writes there."""
     bound, extents, parallel = launch.views[number], launch.extents, kernel.parallel
     address = addresses(bound, extents)

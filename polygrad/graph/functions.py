@@ -137,5 +137,5 @@ for _dunder, _name in {
     setattr(Node, f"__r{_dunder}__", _reflected)
 for _dunder, _name in {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}.items():
     setattr(Node, f"__{_dunder}__", _operator(_name)[0])
-setattr(Node, "__neg__", lambda self: F.negative(self))  # noqa: B010, PLW0108  F is filled by now, and its type is open
-setattr(Node, "__invert__", lambda self: F.bitwise_invert(self))  # noqa: B010, PLW0108  as above
+setattr(Node, "__neg__", lambda self: F.negative(self))  # noqa: B010  F is filled by now, and its type is open
+setattr(Node, "__invert__", lambda self: F.bitwise_invert(self))  # noqa: B010  as above

@@ -189,7 +189,7 @@ def _power_samples(draw: Any) -> Any:
 
 
 @composite(reference=lambda np, x, y: np.power(x, y), samples=_power_samples)
-def pow(xp: Any, x1: Any, x2: Any, /) -> Any:  # noqa: A001  the Array API's name
+def pow(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 ** x2. A small integer exponent given as a Python number becomes multiplications; 0.5 a square root.
 
     An integer raised to a negative Python integer raises; to a negative element gives 0, or +-1 for a base of +-1.

@@ -8,7 +8,6 @@ Not here: index arithmetic, kernel text, memory.
 
 import heapq
 from collections.abc import Iterable
-from typing import Any
 
 from polygrad import shapes
 from polygrad.driver.ir import SCALAR_OPS
@@ -420,7 +419,7 @@ def _consumers(order: list[Node]) -> dict[Node, list[Node]]:
                 out[p].append(n)
                 if p.spec.op.kind not in MOVEMENT:
                     break
-                p = p.parents[0]  # noqa: PLW2901  down the chain of movement ops
+                p = p.parents[0]
     return out
 
 

@@ -268,7 +268,7 @@ class Group:
             old = next((w for w in windows if w[0] is axis), None)
             if old is not None:
                 windows.remove(old)
-                low, high = max(low, old[1]), min(high, old[2])  # noqa: PLW2901  the narrower window
+                low, high = max(low, old[1]), min(high, old[2])
                 if low >= high:
                     self._load(demand)
                     return
@@ -351,12 +351,12 @@ class Group:
 _LIGHT = {"elementwise", "cast", "reshape", "permute", "expand", "slice", "alias", "pad"}
 _BARRIERS = {"matmul", "random", "scatter", "buffer", "custom"}
 _FREE: dict[str, Callable[[Group, Demand], None]] = {
-    "alias": Group._alias,  # noqa: SLF001  a dispatch table of this class
-    "reshape": Group._reshape,  # noqa: SLF001
-    "permute": Group._permute,  # noqa: SLF001
-    "expand": Group._expand,  # noqa: SLF001
-    "slice": Group._slice,  # noqa: SLF001
-    "windows": Group._windows,  # noqa: SLF001
-    "pad": Group._pad,  # noqa: SLF001
-    "iota": Group._iota,  # noqa: SLF001
+    "alias": Group._alias,
+    "reshape": Group._reshape,
+    "permute": Group._permute,
+    "expand": Group._expand,
+    "slice": Group._slice,
+    "windows": Group._windows,
+    "pad": Group._pad,
+    "iota": Group._iota,
 }

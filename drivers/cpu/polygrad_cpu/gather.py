@@ -49,7 +49,7 @@ class Gather:
 
     __slots__ = ("box", "fill", "first", "flat", "gathers", "report", "status", "strides", "window")
 
-    def __init__(  # noqa: PLR0913  the parameters of a view
+    def __init__(
         self,
         flat: Array,
         first: int,

@@ -43,7 +43,7 @@ class Launcher:
 
     __slots__ = ("call",)
 
-    def __init__(  # noqa: PLR0913  a launch has that many parts
+    def __init__(
         self,
         launch: Callable[..., None],
         function: int,

@@ -112,9 +112,7 @@ def _raw_devices(cl: Any) -> list[tuple[int, int, Any]]:
             devices = platform.get_devices()
         except cl.Error:  # a platform without devices answers with an error
             continue
-        found += [
-            (p, d, device) for d, device in enumerate(devices) if device.available and device.compiler_available
-        ]
+        found += [(p, d, device) for d, device in enumerate(devices) if device.available and device.compiler_available]
     return found
 
 

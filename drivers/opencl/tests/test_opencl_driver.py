@@ -135,9 +135,7 @@ def test_the_runtime_that_pip_installed_is_registered_beside_the_systems(tmp_pat
 
 def test_importing_the_driver_asks_no_runtime_and_imports_no_vendor_library():
     code = "import sys, polygrad_opencl; polygrad_opencl.plugin.polygrad_drivers(); print('pyopencl' in sys.modules)"
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
-    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 # ---- memory -----------------------------------------------------------------------------------------------
@@ -350,9 +348,7 @@ def test_random_bits_are_philox(driver):
     assert [f"{word:08x}" for word in got[1:5]] == ["6627e8d5", "e169c58d", "bc57ac4c", "9b00dbd8"]
     driver.op_random_bits([Ref(handle, 0, (4,), (1,), "uint32")], [], {"key": 0, "counter": 1})
     np.testing.assert_array_equal(download(driver, handle, like)[:4], got[5:9])
-    driver.op_random_bits(
-        [Ref(handle, 0, (4,), (1,), "uint32")], [], {"key": (1 << 64) - 1, "counter": (1 << 64) - 1}
-    )
+    driver.op_random_bits([Ref(handle, 0, (4,), (1,), "uint32")], [], {"key": (1 << 64) - 1, "counter": (1 << 64) - 1})
     wrapped = philox((1 << 64) - 1, (1 << 64) - 1)
     assert download(driver, handle, like)[:4].tolist() == wrapped
 
@@ -412,9 +408,7 @@ def test_copies_of_any_layout(driver, dtype):
         target = upload(driver, out)
         strides = tuple(s // stored.itemsize for s in view.strides)
         dense = tuple(s // stored.itemsize for s in np.empty(view.shape, stored.dtype).strides)
-        driver.op_copy(
-            [Ref(target, 1, view.shape, dense, dtype)], [Ref(handle, start, view.shape, strides, dtype)], {}
-        )
+        driver.op_copy([Ref(target, 1, view.shape, dense, dtype)], [Ref(handle, start, view.shape, strides, dtype)], {})
         got = download(driver, target, out)
         np.testing.assert_array_equal(got[1:].reshape(view.shape), view)
         assert not got[0]

@@ -245,7 +245,9 @@ class Facts:
         if chunks > 1 and width == 1 and len(self.kernel.body) <= 40:  # noqa: PLR2004  as many bytes under way as with vectors
             chunks = 4
         if self.rows < VECTORS_PAY:  # one form for all small sizes, so that a new size compiles nothing
-            return Variant("elementwise", stores, width, vectors, 1, min(FLAT_THREADS, self.limits.threads), 1, exact=False)
+            return Variant(
+                "elementwise", stores, width, vectors, 1, min(FLAT_THREADS, self.limits.threads), 1, exact=False
+            )
         threads = min(FLAT_THREADS, self.limits.threads, max(WARP, above(total)))
         exact = total % (threads * chunks) == 0
         return Variant("elementwise", stores, width, vectors, 1, threads, chunks, exact)
