@@ -10,6 +10,7 @@ and run with ``--thorough`` (or ``POLYGRAD_TEST_THOROUGH=1``) alone.
 """
 
 import collections
+import gc
 import os
 import zlib
 
@@ -119,3 +120,22 @@ def _fresh_state(request):
     yield
     assert pg.is_grad_enabled(), "the test left gradients switched off"
     assert pg.get_current_tape() is None, "the test left a tape open"
+
+
+@pytest.fixture
+def usable_afterwards(request):
+    """See that a test's errors have left its device usable, and no memory on it in use."""
+    if "device" not in request.fixturenames:
+        yield
+        return
+    device = request.getfixturevalue("device")
+    gc.collect()
+    before = pg.memory_stats(device)["used"]
+    yield
+    gc.collect()
+    x = pg.asarray([1.0, 2.0], dtype=pg.float32, device=device)
+    assert pg.grad(lambda v: pg.sum(v * v))(x).tolist() == [2.0, 4.0]
+    del x
+    gc.collect()
+    pg.synchronize(device)
+    assert pg.memory_stats(device)["used"] <= before + 512  # the status word may have been made

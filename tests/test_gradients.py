@@ -16,10 +16,13 @@ from polygrad.testing.draw import Draw
 
 CALLS = {"getitem": lambda x, key: x[key], "astype": None}
 OPS = [
-    op for op in TABLE.values()
-    if op.samples is not None and op.differentiable and "float" in op.dtypes.split()
+    op
+    for op in TABLE.values()
+    if op.samples is not None
+    and op.differentiable
+    and "float" in op.dtypes.split()
     and (CALLS.get(op.name) or callable(getattr(pg, op.name, None)))
-]  # fmt: skip
+]
 # Their samples lie where differences see a step or a kink: floor and its like are checked by hand below.
 STEPS = {"nextafter", "floor_divide"}
 
@@ -39,7 +42,7 @@ def calls(op, dtype=pg.float64, device=None):
     call = CALLS.get(op.name) or getattr(pg, op.name)
     for args, keywords in op.samples(draw):
         if op.name == "where":
-            args = (np.asarray(args[0] > 0), *args[1:])  # noqa: PLW2901  the condition of a selection is bool
+            args = (np.asarray(args[0] > 0), *args[1:])
         if keywords.get("dtype") is not None:
             continue  # the result is not of the operand's dtype
         arrays, rebuild = flatten(with_arrays(list(args), dtype, device))
@@ -67,9 +70,33 @@ def test_second_derivatives(op):
 
 
 SPOTS = [
-    "multiply", "divide", "pow", "tanh", "erf", "maximum", "where", "sum", "prod", "max", "var", "logsumexp", "matmul", "tensordot", "getitem",
-    "take_along_axis", "concat", "stack", "roll", "pad", "tril", "softmax", "layer_norm", "cross_entropy", "conv2d", "max_pool2d",
-]  # fmt: skip
+    "multiply",
+    "divide",
+    "pow",
+    "tanh",
+    "erf",
+    "maximum",
+    "where",
+    "sum",
+    "prod",
+    "max",
+    "var",
+    "logsumexp",
+    "matmul",
+    "tensordot",
+    "getitem",
+    "take_along_axis",
+    "concat",
+    "stack",
+    "roll",
+    "pad",
+    "tril",
+    "softmax",
+    "layer_norm",
+    "cross_entropy",
+    "conv2d",
+    "max_pool2d",
+]
 
 
 @pytest.mark.parametrize("name", SPOTS)
@@ -113,9 +140,6 @@ def test_a_cast_hands_gradients_through(device):
     assert g.tolist() == [2.0, 3.0]
 
 
-# ---- the checkers themselves -----------------------------------------------------------------------------------------------
-
-
 def wrong_rule():
     @pg.custom_vjp
     def double(x):
@@ -144,11 +168,17 @@ def test_gradgradcheck_sees_a_wrong_second_rule():
 
 def test_gradcheck_wants_float64():
     with pg.device("cpu:0"):
-        with pytest.raises(pg.DTypeError, match="^gradcheck needs float64, got float32: convert with .astype\\('float64'\\)$"):
+        with pytest.raises(
+            pg.DTypeError, match="^gradcheck needs float64, got float32: convert with .astype\\('float64'\\)$"
+        ):
             pg.testing.gradcheck(pg.exp, pg.asarray([1.0], dtype="float32"))
-        with pytest.raises(pg.GradError, match="^gradcheck needs a float64 array to differentiate by: none of the inputs is one$"):
+        with pytest.raises(
+            pg.GradError, match="^gradcheck needs a float64 array to differentiate by: none of the inputs is one$"
+        ):
             pg.testing.gradcheck(pg.square, pg.asarray([1]))
-        with pytest.raises(pg.GradError, match="^gradcheck needs a float array among the outputs of the function: there is none$"):
+        with pytest.raises(
+            pg.GradError, match="^gradcheck needs a float array among the outputs of the function: there is none$"
+        ):
             pg.testing.gradcheck(lambda x: x > 0, pg.asarray([1.0]))
 
 

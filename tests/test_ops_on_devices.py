@@ -27,9 +27,12 @@ HALF = ("float16", "bfloat16")
 # Ops whose samples give keywords or values that a public function does not take as they are.
 CALLS = {"getitem": lambda x, key: x[key]}
 OPS = [
-    op for op in TABLE.values()
-    if op.samples is not None and op.reference is not None and (op.name in CALLS or callable(getattr(pg, op.name, None)))
-]  # fmt: skip
+    op
+    for op in TABLE.values()
+    if op.samples is not None
+    and op.reference is not None
+    and (op.name in CALLS or callable(getattr(pg, op.name, None)))
+]
 
 
 def cases(table):
@@ -90,7 +93,9 @@ def compare(op, dtype, device, pick=list):
     supported(dtype, device)
     call = CALLS.get(op.name) or getattr(pg, op.name)
     chosen = pick(list(samples(op, dtype)))
-    results = [call(*with_arrays(args), **{k: with_arrays(v) for k, v in keywords.items()}) for args, keywords in chosen]
+    results = [
+        call(*with_arrays(args), **{k: with_arrays(v) for k, v in keywords.items()}) for args, keywords in chosen
+    ]
     pg.realize(results)  # together: fewer kernels
     for got, (args, keywords) in zip(results, chosen, strict=True):
         with np.errstate(all="ignore"):
@@ -116,20 +121,33 @@ def test_an_op_is_what_its_reference_says_in_every_dtype(op, dtype, device):
     compare(op, dtype, device)
 
 
-# ---- accuracy -----------------------------------------------------------------------------------------------------
 # Name: (units in the last place in float32 and float64, domain, reference). The ceilings are those of OpenCL's full profile, and 4
 # for log, which NumPy misses 3 by. 16-bit floats are computed in float32 and rounded once. Half a unit is added for the reference.
 
 ACCURACY = {
-    "exp": (4, 3, (-87, 88), np.exp), "exp2": (4, 3, (-125, 127), np.exp2), "expm1": (4, 4, (-10, 80), np.expm1),
-    "log": (4, 3, (1e-30, 1e30), np.log), "log2": (4, 3, (1e-30, 1e30), np.log2), "log10": (4, 4, (1e-30, 1e30), np.log10),
-    "log1p": (4, 4, (-0.99, 1e6), np.log1p), "sqrt": (3, 0.5, (0, 1e30), np.sqrt), "sin": (4, 4, (-3e4, 3e4), np.sin),
-    "cos": (4, 4, (-3e4, 3e4), np.cos), "tan": (5, 5, (-1.5, 1.5), np.tan), "asin": (5, 5, (-1, 1), np.arcsin),
-    "acos": (5, 5, (-1, 1), np.arccos), "atan": (5, 5, (-50, 50), np.arctan), "sinh": (5, 5, (-80, 80), np.sinh),
-    "cosh": (5, 5, (-80, 80), np.cosh), "tanh": (5, 5, (-8, 8), np.tanh), "asinh": (5, 5, (-1e5, 1e5), np.arcsinh),
-    "acosh": (5, 5, (1, 1e5), np.arccosh), "atanh": (5, 5, (-0.999, 0.999), np.arctanh),
-    "erf": (16, 16, (-4, 4), np.vectorize(math.erf, otypes=[float])), "reciprocal": (2.5, 0.5, (1e-20, 1e20), np.reciprocal),
-}  # fmt: skip
+    "exp": (4, 3, (-87, 88), np.exp),
+    "exp2": (4, 3, (-125, 127), np.exp2),
+    "expm1": (4, 4, (-10, 80), np.expm1),
+    "log": (4, 3, (1e-30, 1e30), np.log),
+    "log2": (4, 3, (1e-30, 1e30), np.log2),
+    "log10": (4, 4, (1e-30, 1e30), np.log10),
+    "log1p": (4, 4, (-0.99, 1e6), np.log1p),
+    "sqrt": (3, 0.5, (0, 1e30), np.sqrt),
+    "sin": (4, 4, (-3e4, 3e4), np.sin),
+    "cos": (4, 4, (-3e4, 3e4), np.cos),
+    "tan": (5, 5, (-1.5, 1.5), np.tan),
+    "asin": (5, 5, (-1, 1), np.arcsin),
+    "acos": (5, 5, (-1, 1), np.arccos),
+    "atan": (5, 5, (-50, 50), np.arctan),
+    "sinh": (5, 5, (-80, 80), np.sinh),
+    "cosh": (5, 5, (-80, 80), np.cosh),
+    "tanh": (5, 5, (-8, 8), np.tanh),
+    "asinh": (5, 5, (-1e5, 1e5), np.arcsinh),
+    "acosh": (5, 5, (1, 1e5), np.arccosh),
+    "atanh": (5, 5, (-0.999, 0.999), np.arctanh),
+    "erf": (16, 16, (-4, 4), np.vectorize(math.erf, otypes=[float])),
+    "reciprocal": (2.5, 0.5, (1e-20, 1e20), np.reciprocal),
+}
 ABSOLUTE = {"sin": 2.0**-23, "cos": 2.0**-23}  # near their zeros, which float32 arguments miss by more
 MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 LEAST = {"float64": -1022, "float32": -126, "float16": -14, "bfloat16": -126}
@@ -145,7 +163,9 @@ def units(value, want, name):
 def points(rng, low, high, dtype):
     """Return points of a range: uniform ones, ones near zero and the ends."""
     even = rng.uniform(low, high, 3000)
-    small = np.clip(np.exp(rng.uniform(-20, np.log(max(abs(low), abs(high), 2)), 3000)) * rng.choice([-1, 1], 3000), low, high)
+    small = np.clip(
+        np.exp(rng.uniform(-20, np.log(max(abs(low), abs(high), 2)), 3000)) * rng.choice([-1, 1], 3000), low, high
+    )
     return np.concatenate([even, small, [low, high]]).astype(dtype)
 
 
@@ -169,14 +189,22 @@ def test_elementary_functions_keep_their_digits(name, dtype, device, rng):
     error = np.where(np.abs(got.astype(np.float64) - want) <= ABSOLUTE.get(name, 0.0) * (dtype == "float32"), 0, error)
     worst = int(np.nanargmax(error))
     assert not np.isnan(error).any()
-    assert error[worst] <= ceiling, f"{name}({wide[worst]!r}) is {got[worst]!r}, not {want[worst]!r}: {error[worst]:.2f} units"
+    assert error[worst] <= ceiling, (
+        f"{name}({wide[worst]!r}) is {got[worst]!r}, not {want[worst]!r}: {error[worst]:.2f} units"
+    )
 
 
 @pytest.mark.parametrize("name", ["pow", "atan2", "divide", "hypot", "logaddexp"])
 def test_elementary_functions_of_two_operands_keep_their_digits(name, device, rng):
     x = rng.uniform(0.01, 20, 5000).astype(np.float32)
     y = rng.uniform(-6, 6, 5000).astype(np.float32)
-    reference = {"pow": np.power, "atan2": np.arctan2, "divide": np.divide, "hypot": np.hypot, "logaddexp": np.logaddexp}[name]
+    reference = {
+        "pow": np.power,
+        "atan2": np.arctan2,
+        "divide": np.divide,
+        "hypot": np.hypot,
+        "logaddexp": np.logaddexp,
+    }[name]
     ceiling = {"pow": 16, "atan2": 6, "divide": 2.5, "hypot": 4, "logaddexp": 8}[name]
     got = getattr(pg, name)(pg.asarray(x), pg.asarray(y)).numpy()
     want = reference(x.astype(float), y.astype(float))

@@ -6,7 +6,7 @@ Not here: anything that runs when nobody detects.
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from polygrad import dtypes
 from polygrad.array.object import Array
@@ -60,13 +60,16 @@ def detect_anomaly() -> Iterator[None]:
 
 
 def swept(
-    seeds: list[tuple[Node, Node]], mask: int, observer: Callable[[Node, Node], None] | None = None
+    seeds: list[tuple[Node, Node]],
+    mask: int,
+    observer: Callable[[Node, Node], None] | None = None,
+    ends: Collection[Node] = (),
 ) -> tuple[dict[Node, Node], list[Node]]:
     """Return what `sweep` does, its gradients checked if this thread detects anomalies."""
     inspector = getattr(_anomaly, "observer", None)
     before, _anomaly.sweeping = getattr(_anomaly, "sweeping", False), inspector is not None
     try:
-        return sweep(seeds, mask, observer, inspector)
+        return sweep(seeds, mask, observer, inspector, ends)
     finally:
         _anomaly.sweeping = before
 

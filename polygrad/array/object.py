@@ -192,8 +192,8 @@ class Array:
         self.requires_grad = wanted
         return self
 
-    def _become_leaf(self, value: Node) -> None:
-        self._node = make_leaf(value, ALWAYS, self.dtype)
+    def _become_leaf(self, value: Node, mask: int = ALWAYS) -> None:
+        self._node = make_leaf(value, mask, self.dtype)
         self._node.leaf = weakref.ref(self)
 
     @property

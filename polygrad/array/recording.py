@@ -6,6 +6,7 @@ Not here: the sweep itself (`autograd`), tapes (`tape.py`), the transforms (`tra
 """
 
 import contextlib
+import gc
 import threading
 import weakref
 from collections.abc import Sequence
@@ -82,14 +83,15 @@ def seed_for(output: Array, gradient: Array | None) -> Node:
 def backward(output: Array, gradient: Array | None, retain_graph: bool) -> None:
     """Add the gradients of *output* to its leaves; see `Array.backward`."""
     seed = seed_for(output, gradient)
-    if not output._node.mask & ALWAYS:
+    mask = public_mask()
+    if not output._node.mask & mask:
         raise GradError(
             "cannot go backward: no array that this one was computed from has requires_grad=True, or it was "
             "computed in no_grad()"
         )
     before, RECORDING.enabled = RECORDING.enabled, False
     try:
-        leaves, passed = swept([(output._node, seed)], ALWAYS)
+        leaves, passed = swept([(output._node, seed)], mask)
         for node, found in leaves.items():
             deposit(node, found)
     finally:
@@ -106,13 +108,33 @@ def deposit(leaf: Node, gradient: Node) -> None:
         owner._grad = Array(gradient if old is None else F.add(old._node, gradient))
 
 
-_bits = threading.Lock()
+_bits = threading.RLock()  # a finalizer may close a recording while its thread opens another
 _next_bit = [1]
+_public = [ALWAYS]
 BITS = 60
 
 
-def open_recording() -> int:
-    """Return the bit of a new recording, which is active until `close_recording`."""
+def public_mask() -> int:
+    """Return the bits that `backward` goes through: that of requires_grad, and those of tapes."""
+    return _public[0]
+
+
+def open_recording(public: bool = False) -> int:
+    """Return the bit of a new recording, which is active until `close_recording`; a tape's is *public*."""
+    bit = _free_bit()
+    if not bit:
+        gc.collect()  # recordings that nobody can reach any more close themselves
+        bit = _free_bit()
+    if not bit:
+        raise GradError(f"more than {BITS} recordings are open at once: let go of some tapes or pull-backs")
+    if public:
+        with _bits:
+            _public[0] |= bit
+    return bit
+
+
+def _free_bit() -> int:
+    """Return a bit that no recording has, now active; 0 if there is none."""
     with _bits:
         for _ in range(BITS):
             bit = 1 << _next_bit[0]
@@ -120,13 +142,14 @@ def open_recording() -> int:
             if not active_mask() & bit:
                 set_active_mask(active_mask() | bit)
                 return bit
-    raise GradError(f"more than {BITS} recordings are open at once: close some tapes")
+    return 0
 
 
 def close_recording(bit: int) -> None:
     """End a recording: nodes that only it watched let go of their operands when they are realized."""
     with _bits:
         set_active_mask(active_mask() & ~bit)
+        _public[0] &= ~bit
 
 
 def private_leaves(arrays: Sequence[Array], bit: int) -> list[Array]:

@@ -12,13 +12,21 @@ from typing import Any
 
 from polygrad.array.anomaly import swept
 from polygrad.array.object import Array
-from polygrad.array.recording import GradMode, deposit, no_grad, seed_for
+from polygrad.array.recording import (
+    GradMode,
+    close_recording,
+    deposit,
+    no_grad,
+    open_recording,
+    public_mask,
+    seed_for,
+)
 from polygrad.array.tree import leaves_of, map_tree
 from polygrad.autograd import spend
 from polygrad.errors import GradError
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node, creation_site
-from polygrad.runtime.structure import ALWAYS, active_mask
+from polygrad.runtime.structure import active_mask
 
 
 class _Tapes(threading.local):
@@ -115,6 +123,7 @@ class Tape:
     def __init__(self, persistent: bool = False) -> None:
         self._persistent = persistent
         self._used = False
+        self._bit = 0  # of its recording, which the first array to be watched opens
         self._watched: list[Array] = []
         self._nodes: list[weakref.ref[Node]] = []
         self._grads: dict[Node, Node] = {}
@@ -145,7 +154,8 @@ class Tape:
         """Record what is computed from *x*, an array or a tree of arrays, from now on."""
         for array in leaves_of(x):
             if not array.requires_grad:
-                array.requires_grad = True
+                self._bit = self._bit or open_recording(public=True)
+                array._become_leaf(array._node, self._bit)
                 self._watched.append(array)
 
     @property
@@ -156,12 +166,13 @@ class Tape:
     def backward(self, loss: Array, grad: Array | None = None, *, retain_graph: bool = False) -> None:
         """Add the gradients of *loss* to the `.grad` of the leaves, as `Array.backward` does."""
         seed = seed_for(loss, grad)
-        if not loss._node.mask & ALWAYS:
+        mask = public_mask()
+        if not loss._node.mask & mask:
             raise GradError(
                 "cannot go backward: the tape has recorded nothing that leads to this array; watch its inputs first"
             )
         with no_grad():
-            found, passed = swept([(loss._node, seed)], ALWAYS, self._remember)
+            found, passed = swept([(loss._node, seed)], mask, self._remember)
             for node, gradient in found.items():
                 deposit(node, gradient)
         if not (retain_graph or self._persistent):
@@ -185,11 +196,12 @@ class Tape:
             )
         self._used = True
         grads: dict[Node, Node] = {}
-        if target._node.mask & ALWAYS:
+        mask = public_mask()
+        if target._node.mask & mask:
             seed = F.full_of(1.0, target._node)
             seed.device = target.device
             with GradMode(len(_tapes.stack) > 0):  # a tape that is open records the gradient too
-                _, passed = swept([(target._node, seed)], ALWAYS, grads.__setitem__)
+                _, passed = swept([(target._node, seed)], mask, grads.__setitem__)
             if not self._persistent and not self._nested:  # else the outer tape needs the graph too
                 spend(passed)
         result = map_tree(lambda x: Array(grads[x._node]) if x._node in grads else Array(_zeros(x)), sources)
@@ -198,9 +210,15 @@ class Tape:
         return result
 
     def release(self) -> None:
-        """Let go of the recording: watched arrays stop needing gradients."""
+        """Let go of the recording: watched arrays, and what was computed from them alone, stop needing gradients."""
+        if self._bit:
+            close_recording(self._bit)
         for array in self._watched:
             array.requires_grad = False
+        for ref in self._nodes:  # a later recording may get the same bit
+            if (node := ref()) is not None:
+                node.mask &= ~self._bit
+        self._bit = 0
         self._watched.clear()
         self._nodes.clear()
         self._grads.clear()

@@ -5,7 +5,7 @@ more graph.
 Not here: the rule of any op, any value, any device; whose `.grad` receives what, which the array layer decides.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from polygrad.errors import GradError
 from polygrad.graph.functions import F
@@ -34,7 +34,11 @@ Inspector = Callable[[Node, Node], None]
 
 
 def sweep(
-    seeds: list[tuple[Node, Node]], mask: int, observer: Observer | None = None, inspector: Inspector | None = None
+    seeds: list[tuple[Node, Node]],
+    mask: int,
+    observer: Observer | None = None,
+    inspector: Inspector | None = None,
+    ends: Collection[Node] = (),
 ) -> tuple[dict[Node, Node], list[Node]]:
     """Return the gradients of what *mask* watches, and the nodes passed on the way.
 
@@ -48,6 +52,8 @@ def sweep(
         Called with (node, gradient) for each node that a gradient arrives at.
     inspector : callable, optional
         Called with (node, part) for each gradient that a node's rule gives for one of its operands.
+    ends : collection of Node
+        Nodes that count as leaves whatever they were computed from.
 
     Returns
     -------
@@ -61,7 +67,7 @@ def sweep(
     GradError
         If the sweep needs a node that an earlier backward has used up.
     """
-    order = _watched([n for n, _ in seeds], mask)
+    order = _watched([n for n, _ in seeds], mask, ends)
     arrived: dict[Node, Node] = {}
     for node, cotangent in seeds:
         _add(arrived, node, cotangent)
@@ -78,7 +84,9 @@ def sweep(
             gradient.device = node.device
         if observer is not None:
             observer(node, gradient)
-        if isinstance(node.leaf, Call):
+        if node in ends:
+            leaves[node] = gradient
+        elif isinstance(node.leaf, Call):
             passed.append(node)
             call, index = node.leaf, node.spec.attrs[0]
             calls.setdefault(call, [None] * call.count)[index] = gradient
@@ -99,8 +107,8 @@ def sweep(
     return leaves, passed
 
 
-def _watched(outputs: list[Node], mask: int) -> list[Node]:
-    """Return the nodes under *outputs* that carry *mask*, consumers first."""
+def _watched(outputs: list[Node], mask: int, ends: Collection[Node]) -> list[Node]:
+    """Return the nodes under *outputs*, no further than *ends*, that carry *mask*, consumers first."""
     seen: set[Node] = set()
     stack = [n for n in outputs if n.mask & mask]
     while stack:
@@ -110,7 +118,8 @@ def _watched(outputs: list[Node], mask: int) -> list[Node]:
         seen.add(n)
         if n.spent:
             raise _spent(n)
-        stack += [p for p in n.parents if p.mask & mask and p not in seen]
+        if n not in ends:
+            stack += [p for p in n.parents if p.mask & mask and p not in seen]
     return sorted(seen, key=lambda n: -n.number)
 
 

@@ -4,7 +4,7 @@ Here: the search, names, training and evaluation mode, moving, state.
 Not here: any layer.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 from polygrad import dtypes
@@ -296,6 +296,3 @@ def functional_call(module: Module, parameters: Mapping[str, Array], *args: Any,
     finally:
         for name, node in kept.items():
             own[name]._node = node
-
-
-Initialiser = Callable[..., Array]

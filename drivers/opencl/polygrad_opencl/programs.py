@@ -15,7 +15,7 @@ from typing import Any
 from polygrad.driver import CompileError, count_build
 from polygrad_opencl.binary_cache import BinaryCache, key_of
 
-OPTIONS = ""  # no flag that trades accuracy for speed, whatever the device
+OPTIONS = "-w"  # no warnings about generated text; no flag that trades accuracy for speed, whatever the device
 
 
 class Program:

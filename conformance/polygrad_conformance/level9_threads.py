@@ -1,0 +1,132 @@
+"""Level 9, threads: several at once on one device.
+
+Here: launches and allocations of drivers that declare thread_safety "free", and arrays on any device.
+Not here: capture, which the interface does not have yet.
+"""
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+import polygrad as pg
+from polygrad.driver import Instr, Kernel, Ref, oracle
+from polygrad_conformance import building
+from polygrad_conformance.bench import Bench
+from polygrad_conformance.case import Array
+from polygrad_conformance.checks import check
+
+F = "float32"
+THREADS = 6
+FREE = ("thread_safety.free",)
+
+
+def together(work: Callable[[int], None]) -> None:
+    """Run *work* on several threads that start at once; raise what the first of them met."""
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(THREADS)
+
+    def run(number: int) -> None:
+        try:
+            barrier.wait()
+            work(number)
+        except BaseException as error:  # noqa: BLE001  raised below, in the thread that judges
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _kernel(number: int) -> Kernel:
+    return building.unary(F, Instr("const", F, (), float(number + 1)), Instr("multiply", F, (0, 1)), Instr("add", F, (2, 0)))
+
+
+def _launched(bench: Bench, kernel: Kernel, data: Array) -> Array:
+    """Launch without the bench's list of blocks, which belongs to one thread."""
+    device, handles = bench.device, []
+    launch = device.prepare(kernel)
+    for array in (data, building.blank(F, len(data))):
+        handle = device.allocate(array.nbytes)
+        handles.append(handle)
+        bench.write(handle, array)
+    launch(tuple(handles), (len(data), 0, 0), ())
+    got = np.empty(len(data), F)
+    into = memoryview(got.view(np.uint8))
+    device.launch_op("read", (), (Ref(handles[1], 0, (len(data),), (1,), F),), {"into": into})
+    for handle in handles:
+        device.free(handle)
+    return got
+
+
+def _right(kernel: Kernel, data: Array) -> Array:
+    out = [data.copy(), building.blank(F, len(data))]
+    oracle.run(kernel, out, (len(data), 0, 0), ())
+    return out[1]
+
+
+@check("L9.threads.one_kernel", needs=FREE)
+def one_kernel_many_threads(bench: Bench) -> None:
+    """Threads launch one program on buffers of their own."""
+    kernel = _kernel(0)
+
+    def work(number: int) -> None:
+        for turn in range(15):
+            data = np.full(3001, 10 * number + turn, F)
+            assert (_launched(bench, kernel, data) == _right(kernel, data)).all(), "a launch had another thread's data"
+
+    together(work)
+
+
+@check("L9.threads.many_kernels", needs=FREE)
+def compiling_at_once(bench: Bench) -> None:
+    """Threads compile and launch programs at once, some the same, some not."""
+
+    def work(number: int) -> None:
+        for turn in range(2):
+            kernel = _kernel(100 + (number + turn) % 3)
+            data = np.arange(777, dtype=F) + number
+            assert (_launched(bench, kernel, data) == _right(kernel, data)).all(), "a launch ran another thread's program"
+
+    together(work)
+
+
+@check("L9.threads.memory", needs=FREE)
+def allocating_at_once(bench: Bench) -> None:
+    """Threads allocate, fill, read and free: no block is given to two."""
+
+    def work(number: int) -> None:
+        rng = bench.rng(90, number)
+        for _ in range(30):
+            data = rng.integers(0, 256, int(rng.integers(1, 2000)), dtype=np.uint8)
+            handle = bench.device.allocate(len(data))
+            bench.write(handle, data)
+            assert (bench.read(handle, "uint8", len(data)) == data).all(), "a block held another thread's bytes"
+            bench.device.free(handle)
+
+    together(work)
+
+
+@check("L9.threads.arrays")
+def arrays_at_once(bench: Bench) -> None:
+    """Threads compute with arrays, gradients and random numbers on one device."""
+    name = bench.device.name
+
+    def work(number: int) -> None:
+        with pg.device(name):
+            for turn in range(5):
+                x = pg.asarray(np.full(500, number + turn, np.float32))
+                x.requires_grad = True
+                loss = pg.sum(x * x * 0.5 + x)
+                loss.backward()
+                assert x.grad is not None
+                got = np.asarray(x.grad)
+                assert (got == number + turn + 1).all(), f"a gradient is {got[0]}, not {number + turn + 1}"
+                noise = pg.random.uniform((50,), dtype=pg.float32)
+                assert 0 <= float(pg.min(noise)) <= float(pg.max(noise)) < 1
+
+    together(work)
