@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from polygrad.array import Array, random
 from polygrad.array.anomaly import detect_anomaly
+from polygrad.array.calls import checkpoint, custom_vjp
 from polygrad.array.config import device, get_device, set_device
 from polygrad.array.creation import asarray, astype, can_cast, from_dlpack, result_type
 from polygrad.array.evaluation import (
@@ -33,7 +34,7 @@ from polygrad.array.functions import FUNCTIONS as _FUNCTIONS
 from polygrad.array.namespace import __array_namespace_info__, finfo, iinfo, isdtype
 from polygrad.array.recording import enable_grad, is_grad_enabled, no_grad
 from polygrad.array.tape import Tape, get_current_tape, set_current_tape
-from polygrad.array.transforms import checkpoint, custom_vjp, grad, jvp, stop_gradient, value_and_grad, vjp
+from polygrad.array.transforms import grad, jvp, stop_gradient, value_and_grad, vjp
 from polygrad.dtypes import (
     bfloat16,
     float16,

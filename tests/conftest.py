@@ -3,10 +3,10 @@
 Here: the fixtures `device`, `other_device` and `rng`, the marker `thorough` and the closing lines of the summary.
 Not here: tests; tolerances.
 
-A test that takes `device` runs once on each device present, which is then the default device of its thread. The variable
-``POLYGRAD_TEST_DEVICES="cpu:0,opencl:0"`` restricts them, and naming one that is absent is an error. What cannot run for lack
-of something is skipped with "not run: needs X", and the summary counts it. The big sweeps carry the marker `thorough`
-and run with ``--thorough`` (or ``POLYGRAD_TEST_THOROUGH=1``) alone.
+A test that takes `device` runs once on each device present, which is then the default device of its thread. The
+variable ``POLYGRAD_TEST_DEVICES="cpu:0,opencl:0"`` restricts them, and naming one that is absent is an error. What
+cannot run for lack of something is skipped with "not run: needs X", and the summary counts it. The big sweeps carry the
+marker `thorough` and run with ``--thorough`` (or ``POLYGRAD_TEST_THOROUGH=1``) alone.
 """
 
 import collections
@@ -88,7 +88,8 @@ def device(request):
 
 @pytest.fixture
 def fewer(device):
-    """A function that picks from a list of samples: all on a device of the cpu driver, one where each kernel costs a compiler run."""
+    """A function that picks from a list of samples: all on a device of the cpu driver, one where each "
+    "kernel costs a compiler run."""
     return list if device.startswith("cpu") else lambda samples: list(samples)[len(samples) // 2 :][:1]
 
 

@@ -1,6 +1,7 @@
 """Arrays as users hold them: views, when things are computed, values leaving the library, memory, the namespace.
 
-Here: what holds for every array whatever op made it. Not here: ops one by one (`test_ops_on_devices.py`), indexing, dtypes.
+Here: what holds for every array whatever op made it. Not here: ops one by one (`test_ops_on_devices.py`), indexing,
+dtypes.
 """
 
 import gc
@@ -242,7 +243,7 @@ def test_a_loop_that_nobody_reads_does_not_grow(device):
 
 
 def test_a_wide_graph(device):
-    count = examples(device, 2.0) + 100
+    count = 600 if device.startswith("cpu") else 120  # one kernel of so many parts
     parts = [pg.full((1,), float(k), dtype="float32") for k in range(count)]
     joined = pg.concat(parts)
     assert joined.shape == (count,)

@@ -1,6 +1,7 @@
 """Backward and `.grad`: whose gradient goes where, grad modes, long chains.
 
-Here: recording as users meet it without tapes. Not here: the derivative of each op (`test_gradients.py`), launch counts.
+Here: recording as users meet it without tapes. Not here: the derivative of each op (`test_gradients.py`), launch
+counts.
 """
 
 import gc
@@ -72,7 +73,8 @@ def test_a_second_backward_is_refused_unless_the_graph_is_retained(device):
     z.backward()
     with refuses(
         pg.GradError,
-        "cannot go backward through reshape a second time: the first backward has freed its graph; call that one with retain_graph=True",
+        "cannot go backward through reshape a second time: the first backward has freed its graph; call that "
+        "one with retain_graph=True",
     ):
         z.backward()
     assert x.grad.tolist() == [2.0, 4.0]
@@ -125,7 +127,8 @@ def test_detach_stops_gradients(device):
     assert not (x * 2.0).detach().requires_grad
     with refuses(
         pg.GradError,
-        "cannot go backward: no array that this one was computed from has requires_grad=True, or it was computed in no_grad()",
+        "cannot go backward: no array that this one was computed from has requires_grad=True, or it was "
+        "computed in no_grad()",
     ):
         x.detach().backward()
 

@@ -1,6 +1,7 @@
 """Devices that are absent, mixed up, closed or full: one class and one sentence each, nothing corrupted.
 
-Here: a second driver on the host's cores that fails when it is told to. Not here: drivers that do not load (`test_loader.py`).
+Here: a second driver on the host's cores that fails when it is told to. Not here: drivers that do not load
+(`test_loader.py`).
 """
 
 import dataclasses
@@ -42,7 +43,8 @@ def test_devices_that_do_not_exist(device):
         pg.zeros(3).to_device("cpu:7")
     with refuses(
         pg.DeviceError,
-        "'0x' is not a device name; write the name of a driver, and after a colon the number of a device, such as 'acme' or 'acme:1'",
+        "'0x' is not a device name; write the name of a driver, and after a colon the number of a device, "
+        "such as 'acme' or 'acme:1'",
     ):
         pg.set_device("0x")
     assert pg.get_device() == device
@@ -71,7 +73,8 @@ def test_operands_on_two_devices(name, device, twin):
     x, y = pg.ones(3, dtype="float32"), pg.ones(3, dtype="float32", device="twin:0")
     with refuses(
         pg.DeviceError,
-        f"cannot {verb} float32[3] on {device} and float32[3] on twin:0: operands must be on one device; move one with .to_device(...)",
+        f"cannot {verb} float32[3] on {device} and float32[3] on twin:0: operands must be on one device; move "
+        "one with .to_device(...)",
     ):
         function(x, y)
     assert (x + y.to_device(device)).tolist() == [2.0] * 3
@@ -124,18 +127,18 @@ def twin():
 def test_a_closed_device(twin):
     x = pg.ones(3, device="twin:0").realize()
     pending = x + 1.0
+    uses = [x.numpy, pending.numpy, (x * 2.0).realize, x.to_device("cpu:0").numpy]
     REGISTRY.devices["twin:0"].close()
     sentence = (
-        "cannot use an array of twin:0 that is older than the device: it was closed and opened again, and what was on it is lost; "
+        "cannot use an array of twin:0 that is older than the device: it was closed and opened again, and "
+        "what was on it is lost; "
         "make the array anew"
     )
-    for use in (x.numpy, pending.numpy, lambda: (x * 2.0).realize(), lambda: x.to_device("cpu:0").numpy()):
+    for use in uses:
         with refuses(pg.DeviceError, sentence):
             use()
     assert pg.ones(3, device="twin:0").tolist() == [1.0] * 3
     assert pg.ones(3, device="cpu:0").tolist() == [1.0] * 3
-    del x, pending
-    gc.collect()
 
 
 def test_no_room_for_one_array(device):
@@ -146,11 +149,20 @@ def test_no_room_for_one_array(device):
         x.realize()
     assert isinstance(caught.value, MemoryError)
     assert re.match(
-        rf"{device} has no room for {2**46} bytes: \d+ bytes are in use by arrays; free some, use smaller ones, or another device \(",
+        rf"{device} has no room for {2**46} bytes: \d+ bytes are in use by arrays; free some, use smaller "
+        r"ones, or another device \(",
         str(caught.value),
     )
     assert "\n" not in str(caught.value)
     assert pg.zeros(3, dtype="float32").tolist() == [0.0] * 3
+
+
+def train_once(x, w):
+    h = pg.tanh(x * 0.01) @ (w * 0.001)
+    loss = pg.sum(h * h)
+    loss.backward()
+    pg.realize(loss, x.grad, w.grad)
+    return loss.item(), x.grad.numpy(), w.grad.numpy()
 
 
 @pytest.mark.parametrize("n", range(7))
@@ -164,15 +176,8 @@ def test_the_nth_allocation_fails(n, twin):
         used = pg.memory_stats()["used"]
         twin.fail_after = n
 
-        def step():
-            h = pg.tanh(x * 0.01) @ (w * 0.001)
-            loss = pg.sum(h * h)
-            loss.backward()
-            pg.realize(loss, x.grad, w.grad)
-            return loss.item(), x.grad.numpy(), w.grad.numpy()
-
         try:
-            first = step()
+            first = train_once(x, w)
         except pg.OutOfMemory as error:
             assert "the twin is full" in str(error)
             first = None
@@ -181,7 +186,7 @@ def test_the_nth_allocation_fails(n, twin):
         x.grad = w.grad = None
         gc.collect()
         assert pg.memory_stats()["used"] == used
-        got = step()
+        got = train_once(x, w)
         h = np.tanh(np.arange(600.0) * 0.01) @ (np.arange(1200.0).reshape(600, 2) * 0.001)
         assert got[0] == pytest.approx(float(np.sum(h * h)))
         if first is not None:

@@ -1,6 +1,7 @@
 """What users can do wrong with arrays: one class and one sentence each, the device usable afterwards, nothing leaked.
 
-Here: shapes, dtypes, conversions, indices. Not here: devices (`test_device_errors.py`), drivers that do not load (`test_loader.py`).
+Here: shapes, dtypes, conversions, indices. Not here: devices (`test_device_errors.py`), drivers that do not load
+(`test_loader.py`).
 """
 
 import inspect
@@ -29,11 +30,13 @@ SHAPES = {
     ),
     "matmul": (
         lambda: pg.zeros((2, 3)) @ pg.zeros((2, 3)),
-        "cannot multiply matrices [2, 3] and [2, 3]: the last axis of the first has 3 elements, the last but one of the second 2; they must be equal",
+        "cannot multiply matrices [2, 3] and [2, 3]: the last axis of the first has 3 elements, the last but "
+        "one of the second 2; they must be equal",
     ),
     "matmul of a scalar": (
         lambda: pg.zeros(3) @ pg.asarray(1.0),
-        "cannot multiply matrices when one is a scalar: matmul needs at least one axis on both sides; use * for scaling",
+        "cannot multiply matrices when one is a scalar: matmul needs at least one axis on both sides; use * "
+        "for scaling",
     ),
     "reshape": (lambda: pg.reshape(pg.zeros(3), (2, 2)), "cannot reshape shape [3] to [2, 2]: 3 elements are not 4"),
     "two unknown sizes": (
@@ -138,7 +141,8 @@ DTYPE = {
     "finfo": (lambda: pg.finfo(pg.int8), "finfo takes a float dtype, got int8; use iinfo"),
     "kind": (
         lambda: pg.isdtype(pg.int8, "number"),
-        "there is no dtype kind 'number'; kinds are bool, signed integer, unsigned integer, integral, real floating, complex floating, numeric",
+        "there is no dtype kind 'number'; kinds are bool, signed integer, unsigned integer, integral, real "
+        "floating, complex floating, numeric",
     ),
     "repeat": (
         lambda: pg.repeat(pg.zeros(2), pg.asarray([1, 2])),
@@ -209,12 +213,14 @@ CONVERSIONS = {
     "numpy": (
         lambda: pg.zeros(1).requires_grad_().numpy(),
         pg.GradError,
-        "numpy() of an array that needs gradients would leave the recording: use .detach() first, or .item() for a number",
+        "numpy() of an array that needs gradients would leave the recording: use .detach() first, or .item() "
+        "for a number",
     ),
     "array": (
         lambda: np.asarray(pg.zeros(1).requires_grad_()),
         pg.GradError,
-        "__array__ of an array that needs gradients would leave the recording: use .detach() first, or .item() for a number",
+        "__array__ of an array that needs gradients would leave the recording: use .detach() first, or "
+        ".item() for a number",
     ),
     "copy": (
         lambda: pg.asarray([1, 2], copy=False),
@@ -318,7 +324,8 @@ def test_a_label_outside_the_classes(function, label, device):
     with pytest.raises(pg.OutOfBounds) as caught:
         value.numpy()
     assert re.fullmatch(
-        rf"cannot take a label at .*test_errors\.py:\d+: it is {label}, but there are 3 classes; it must be in \[0, 3\)",
+        rf"cannot take a label at .*test_errors\.py:\d+: it is {label}, but there are 3 classes; it must be in "
+        r"\[0, 3\)",
         str(caught.value),
     )
     assert pg.cross_entropy(pg.zeros((2, 3), dtype="float32"), pg.asarray([0, 2])).item() == pytest.approx(

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import polygrad as pg
 
-# A program is a list of steps; each takes one or two earlier values by number (modulo how many there are) and adds a value. All
-# values have three axes of the same sizes, so that the steps fit together; these differ, so that a confused axis shows. The small
-# size is below every threshold of the schedule, the large one above.
+# A program is a list of steps; each takes one or two earlier values by number (modulo how many there are) and adds a
+# value. All values have three axes of the same sizes, so that the steps fit together; these differ, so that a confused
+# axis shows. The small size is below every threshold of the schedule, the large one above.
 
 SIZES = {"small": (3, 4, 5), "large": (9, 8, 20)}
 
@@ -130,7 +130,8 @@ def run_program(program, inputs, indices):
 
 
 def run_once(program, value, index, keep):
-    """Return the values and gradients of a program as NumPy arrays; *keep* says which values are realized beside the loss."""
+    """Return the values and gradients of a program as NumPy arrays; *keep* says which values are "
+    "realized beside the loss."""
     inputs = [pg.asarray(v).requires_grad_() for v in value]
     indices = [pg.asarray(i) for i in index]
     values = run_program(program, inputs, indices)
@@ -172,7 +173,7 @@ def examples(device, host, other):
 
 def test_a_fused_program_equals_the_same_op_by_op(device):
     @settings(
-        max_examples=examples(device, 150, 8),
+        max_examples=examples(device, 150, 5),
         deadline=None,
         derandomize=True,
         suppress_health_check=relaxed,

@@ -1,6 +1,7 @@
 """Gradients where formulas break: poles, kinks, ties, zeros, repeated positions, empty axes.
 
-Here: values that mathematics or convention fixes. Not here: points where differences can be taken (`test_gradients.py`).
+Here: values that mathematics or convention fixes. Not here: points where differences can be taken
+(`test_gradients.py`).
 """
 
 import math

@@ -1,6 +1,6 @@
 """Tapes, and the detection of anomalies: what is recorded, for whom, and for how long.
 
-Here: `pg.Tape`, `pg.detect_anomaly`. Not here: `backward` without a tape (`test_autograd.py`).
+Here: `pg.Tape`, `pg.detect_anomaly`. Not here: `backward` without a tape (`test_tapes.py`).
 """
 
 import inspect
@@ -148,7 +148,7 @@ def test_records_show_what_happened(device):
     assert first.value.detach().tolist() == pytest.approx([math.e, math.e**2])
     assert first.parents[0].value.detach().tolist() == [1.0, 2.0]
     file, at, function = first.creation_trace
-    assert (file.endswith("test_autograd.py"), at, function) == (True, line, "test_records_show_what_happened")
+    assert (file.endswith("test_tapes.py"), at, function) == (True, line, "test_records_show_what_happened")
     assert first.grad is None
     assert first.grad_fn(pg.asarray([1.0, 1.0]))[0].detach().tolist() == pytest.approx([math.e, math.e**2])
     assert first.parents[0].grad_fn is None
@@ -214,7 +214,7 @@ def test_a_forward_anomaly_names_op_and_line(device):
         y = pg.log(x)
         pg.sum(y)
     assert re.fullmatch(
-        rf"forward anomaly: the value of log {x.dtype.name}\[3\], made at .*test_autograd.py:{line}, "
+        rf"forward anomaly: the value of log {x.dtype.name}\[3\], made at .*test_tapes.py:{line}, "
         r"in test_a_forward_anomaly_names_op_and_line, holds a NaN or an infinity",
         str(caught.value),
     )
@@ -227,7 +227,7 @@ def test_a_backward_anomaly_names_op_and_line(device):
         y = pg.sqrt(x)
         pg.sum(y).backward()
     assert re.fullmatch(
-        rf"backward anomaly: the gradient of sqrt {x.dtype.name}\[2\], made at .*test_autograd.py:{line}, "
+        rf"backward anomaly: the gradient of sqrt {x.dtype.name}\[2\], made at .*test_tapes.py:{line}, "
         r"in test_a_backward_anomaly_names_op_and_line, holds a NaN or an infinity",
         str(caught.value),
     )

@@ -74,15 +74,15 @@ def _default_of_list(obj: Any, name: str) -> dtypes.DType | None:
     """Return the dtype for Python data if the device lacks the usual one; None lets NumPy find it."""
     if interchange.is_numpy(obj) or not isinstance(obj, (list, tuple)):
         return None
-    import numpy  # noqa: PLC0415, ICN001  see interchange; only for a look at the kind
-
     try:
-        found = numpy.asarray(obj)
+        found = interchange.as_numpy(obj)
     except ValueError:
         return None  # ragged: from_numpy says so
     if not found.size and found.dtype.kind == "f":
         return default_float(name)
-    return {"f": default_float(name), "i": default_int(name)}.get(found.dtype.kind) if _plain(obj) else None
+    if found.dtype.kind == "f":
+        return default_float(name) if _plain(obj) else None
+    return default_int(name) if found.dtype.kind in "iu" and _plain(obj) else None
 
 
 def _plain(obj: Any) -> bool:
@@ -109,11 +109,9 @@ def _from_array(obj: Array, wanted: dtypes.DType | None, device: Any, copy: bool
 
 
 def _adopt(obj: Any, wanted: dtypes.DType | None, name: str) -> Array:
-    import numpy  # noqa: PLC0415, ICN001  as above: a view, no computation
-
     if isinstance(obj, (list, tuple)):
         raise ValueError("cannot make an array of a list without a copy: leave copy=False out")
-    array = numpy.asarray(obj) if not interchange.is_numpy(obj) else obj
+    array = interchange.as_numpy(obj)
     if wanted is not None and array.dtype != wanted:
         raise ValueError(f"cannot make {wanted.name} of {array.dtype} without a copy")
     node = interchange.adopt_numpy(array, name)
@@ -131,11 +129,9 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     """
     if isinstance(x, Array):
         return asarray(x, device=device, copy=copy)
-    import numpy  # noqa: PLC0415, ICN001  NumPy speaks DLPack for host memory
-
     if not hasattr(x, "__dlpack__"):
         raise DTypeError(f"cannot take {type(x).__name__} by DLPack: it has no __dlpack__; use pg.asarray(...)")
-    array = numpy.from_dlpack(x)
+    array = interchange.numpy_from_dlpack(x)
     name = resolve(device)
     if not copy:
         node = interchange.adopt_numpy(array, name)

@@ -1,6 +1,6 @@
-"""Values in and out: NumPy, Python lists, printing.
+"""Values in and out: NumPy, DLPack, Python lists, printing.
 
-Here: the one module of the array layer that imports numpy.
+Here: copies and views of values, and what foreign objects hold; NumPy is the go-between.
 Not here: memory and launches (the runtime).
 """
 
@@ -33,7 +33,8 @@ def from_numpy(value: Any, device: str, dtype: dtypes.DType | None) -> Node:
     ):
         for extreme in (int(array.min()), int(array.max())):
             convert_scalar(extreme, dtype)  # Python ints do not wrap
-    array = array.astype(dtype or dtypes.as_dtype(array.dtype), copy=False)
+    native = array.dtype.newbyteorder("=")
+    array = array.astype(dtype or dtypes.as_dtype(native), copy=False)
     return transfer.upload(device, array.shape, dtypes.as_dtype(array.dtype), as_bytes(array))
 
 
@@ -83,6 +84,67 @@ def view_numpy(node: Node) -> Any:
     return out
 
 
+HOST = (1, 0)  # kDLCPU in DLPack's list of devices
+_VERSIONED = (1, 0)  # from this version of DLPack on a consumer can be told that memory is read-only
+_WRITABLE = 1  # PyBUF_WRITABLE
+
+
+def dlpack(node: Node, max_version: Any, dl_device: Any, copy: bool | None) -> Any:
+    """Return the value as a DLPack capsule in host memory: the device's own if that lies there and can be read-only.
+
+    Raises
+    ------
+    BufferError
+        If the memory is not the host's and nobody has asked for the host, if a copy is forbidden and needed, or if
+        DLPack through NumPy has no such dtype.
+    """
+    if node.aval.dtype is dtypes.bfloat16:
+        raise BufferError("cannot export bfloat16 by DLPack: NumPy has no such dtype; use .astype('float32') first")
+    if dl_device is None:
+        dlpack_device(node)
+    elif tuple(dl_device) != HOST:
+        raise BufferError(f"cannot export to DLPack device {tuple(dl_device)}: polygrad exports host memory, {HOST}")
+    shared = copy is not True and max_version is not None and tuple(max_version) >= _VERSIONED
+    if shared and transfer.on_host(node):
+        return view_numpy(node).__dlpack__(max_version=max_version, copy=copy)
+    if copy is False:
+        raise BufferError(
+            f"cannot export an array of {node.device} without a copy: its memory is read-only host memory for consumers "
+            "of DLPack 1.0 and newer alone; leave copy=False out"
+        )
+    return to_numpy(node).__dlpack__(max_version=max_version)
+
+
+def dlpack_device(node: Node) -> tuple[int, int]:
+    """Return the DLPack device of a value's memory: the host.
+
+    Raises
+    ------
+    BufferError
+        If the memory is not the host's.
+    """
+    if not transfer.on_host(node):
+        raise BufferError(
+            f"the memory of {node.device} cannot be shared by DLPack: ask for the host (device='cpu'), or use .numpy()"
+        )
+    return HOST
+
+
+def buffer(node: Node, flags: int) -> memoryview:
+    """Return the value for the buffer protocol: read-only, on the device's own memory.
+
+    Raises
+    ------
+    BufferError
+        If the caller wants to write, the memory is not the host's, or the protocol has no such dtype.
+    """
+    if flags & _WRITABLE:
+        raise BufferError("an array's memory is read-only for others: copy it, with .numpy()")
+    if not transfer.on_host(node) or node.aval.dtype is dtypes.bfloat16:
+        raise BufferError(f"cannot view {node.aval.dtype.name} of {node.device} as a buffer: use .numpy()")
+    return memoryview(view_numpy(node))
+
+
 def to_python(node: Node) -> Any:
     """Return the value as a Python number or nested lists of them."""
     return to_numpy(node).tolist()
@@ -93,6 +155,16 @@ def text(node: Node, prefix: str) -> str:
     value = to_numpy(node)
     shown = value.astype(np.float32) if value.dtype == dtypes.bfloat16 else value
     return str(np.array2string(shown, separator=", ", prefix=prefix))
+
+
+def as_numpy(value: Any) -> Any:
+    """Return what NumPy makes an array of, without a copy if that can be; ValueError if rows differ in length."""
+    return np.asarray(value)
+
+
+def numpy_from_dlpack(value: Any) -> Any:
+    """Return a NumPy array of an object with ``__dlpack__`` in host memory."""
+    return np.from_dlpack(value)
 
 
 def is_numpy(value: Any) -> bool:

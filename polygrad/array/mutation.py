@@ -7,7 +7,8 @@ Not here: views that see each other's writes, masks and integer arrays as keys; 
 from typing import Any
 
 from polygrad import dtypes
-from polygrad.array.object import Array, as_node, operand
+from polygrad.array.creation import asarray
+from polygrad.array.object import Array, operand
 from polygrad.errors import DTypeError, GradError, ShapeError
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING
@@ -38,7 +39,7 @@ def assign(target: Array, key: Any, value: Any) -> None:
             "pg.where(...)"
         )
     starts, steps, sizes, shape = found
-    put = operand(value, node) if not isinstance(value, (list, tuple)) else as_node(value)
+    put = asarray(value, device=target.device)._node if isinstance(value, (list, tuple)) else operand(value, node)
     if put is None:
         raise DTypeError(f"cannot assign {value!r}: convert it with pg.asarray(...)")
     put = F.astype(put, node.dtype)

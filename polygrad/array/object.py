@@ -16,6 +16,7 @@ from polygrad.errors import DTypeError, GradError, ShapeError
 from polygrad.graph.functions import F
 from polygrad.graph.node import Node, apply, lift, scalar
 from polygrad.ops.table import TABLE, Op
+from polygrad.runtime import transfer
 from polygrad.runtime.realize import realize
 from polygrad.runtime.structure import ALWAYS, active_mask
 
@@ -121,12 +122,29 @@ class Array:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         self._may_leave("__array__")
         if copy is False:
+            if not transfer.on_host(self._node):
+                raise ValueError(f"cannot view an array of {self.device} without a copy: its memory is not the host's")
             value = interchange.view_numpy(self._node)
             if dtype is not None and value.dtype != dtype:
                 raise ValueError(f"cannot view {self.dtype.name} as {dtype} without a copy")
             return value
         value = interchange.to_numpy(self._node)
         return value if dtype is None else value.astype(dtype, copy=False)
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        self._may_leave("__dlpack__")
+        if stream is not None:
+            raise BufferError("polygrad exports host memory, where streams do not apply: stream must be None")
+        return interchange.dlpack(self._node, max_version, dl_device, copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return interchange.dlpack_device(self._node)
+
+    def __buffer__(self, flags: int) -> memoryview:
+        self._may_leave("__buffer__")
+        return interchange.buffer(self._node, flags)
 
     def _may_leave(self, how: str) -> None:
         if self.requires_grad:

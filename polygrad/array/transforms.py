@@ -1,7 +1,8 @@
-"""Transforms of functions: gradients, products with Jacobians, checkpoints, written derivatives.
+"""Transforms of functions: gradients and products with Jacobians.
 
 Here: functions that take functions of arrays (or trees of arrays) and return such functions.
-Not here: the sweeps (`autograd`), `.grad` and tapes (`recording.py`).
+Not here: the sweeps (`autograd`), `.grad` and tapes (`recording.py`), functions that bring a derivative of their own
+(`calls.py`).
 """
 
 import functools
@@ -10,15 +11,15 @@ from typing import Any
 
 from polygrad.array.anomaly import swept
 from polygrad.array.object import Array
-from polygrad.array.recording import close_recording, enable_grad, no_grad, open_recording, private_leaves, seed_for
+from polygrad.array.recording import close_recording, enable_grad, open_recording, private_leaves, seed_for
 from polygrad.array.tree import flatten, map_tree
-from polygrad.autograd import Call, push
+from polygrad.autograd import push
 from polygrad.errors import GradError, ShapeError
 from polygrad.graph.functions import F
 from polygrad.graph.node import Node, share
 
 
-def _sealed(array: Array, bit: int) -> Array:
+def sealed(array: Array, bit: int) -> Array:
     """Return an array that the ended recording *bit* no longer watches."""
     node = F.alias(array._node)
     node.mask &= ~bit
@@ -26,7 +27,8 @@ def _sealed(array: Array, bit: int) -> Array:
     return Array(node)
 
 
-def _zeros_like(x: Array) -> Array:
+def zeros_like(x: Array) -> Array:
+    """Return constant zeros like *x*, on its device."""
     node = F.zeros_like(F.cut(x._node))
     node.device = x.device
     return Array(node)
@@ -76,11 +78,11 @@ def value_and_grad(
             close_recording(bit)
         parts, at = [], 0
         for leaves, rebuild in rebuilds:
-            parts.append(rebuild([_sealed(g, bit) for g in grads[at : at + leaves]]))
+            parts.append(rebuild([sealed(g, bit) for g in grads[at : at + leaves]]))
             at += leaves
         result = tuple(parts) if several else parts[0]
-        value = _sealed(value, bit)
-        return ((value, map_tree(lambda x: _sealed(x, bit), aux)), result) if has_aux else (value, result)
+        value = sealed(value, bit)
+        return ((value, map_tree(lambda x: sealed(x, bit), aux)), result) if has_aux else (value, result)
 
     return wrapped
 
@@ -111,7 +113,7 @@ def _gradients(value: Array, watched: list[Array], bit: int, seed: Array | None 
     found: dict[Node, Node] = {}
     if value._node.mask & bit:
         found, _ = swept([(value._node, start)], bit)
-    return [Array(found[x._node]) if x._node in found else _zeros_like(x) for x in watched]
+    return [Array(found[x._node]) if x._node in found else zeros_like(x) for x in watched]
 
 
 def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
@@ -155,15 +157,15 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]
         with enable_grad():
             seeds = [(o._node, seed_for(o, c)) for o, c in zip(outputs, given, strict=True) if o._node.mask & bit]
             found, _ = swept(seeds, bit) if seeds else ({}, [])
-        grads = [Array(found[x._node]) if x._node in found else _zeros_like(x) for x in watched]
+        grads = [Array(found[x._node]) if x._node in found else zeros_like(x) for x in watched]
         parts, at = [], 0
         for leaves, rebuild in rebuilds:
-            parts.append(rebuild([_sealed(g, bit) for g in grads[at : at + leaves]]))
+            parts.append(rebuild([sealed(g, bit) for g in grads[at : at + leaves]]))
             at += leaves
         return tuple(parts)
 
     pull._recording = recording  # type: ignore[attr-defined]
-    return rebuild_out([_sealed(o, bit) for o in outputs]), pull
+    return rebuild_out([sealed(o, bit) for o in outputs]), pull
 
 
 class _Open:
@@ -197,124 +199,12 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
             outputs, rebuild = flatten(out)
             start = {x._node: F.astype(t._node, x.dtype) for x, t in zip(watched, given, strict=True)}
             pushed = push(start, [o._node for o in outputs], bit)
-            moved = [_zeros_like(o) if t is None else Array(t) for o, t in zip(outputs, pushed, strict=True)]
+            moved = [zeros_like(o) if t is None else Array(t) for o, t in zip(outputs, pushed, strict=True)]
     finally:
         close_recording(bit)
-    return rebuild([_sealed(o, bit) for o in outputs]), rebuild([_sealed(t, bit) for t in moved])
+    return rebuild([sealed(o, bit) for o in outputs]), rebuild([sealed(t, bit) for t in moved])
 
 
 def stop_gradient(x: Any) -> Any:
     """Return an array (or a tree of arrays) as constants: no gradient flows through them."""
     return map_tree(lambda a: a.detach(), x)
-
-
-def _call(
-    outputs: list[Array], inputs: list[Array], pull: Callable[[list[Array | None]], Sequence[Any]]
-) -> list[Array]:
-    """Return *outputs* as results of one call whose derivative by *inputs* is *pull*."""
-
-    def rule(cotangents: list[Node | None]) -> list[Node | None]:
-        found = pull([None if c is None else Array(c) for c in cotangents])
-        return [None if g is None else g._node for g in found]
-
-    call = Call(tuple(x._node for x in inputs), len(outputs), rule)
-    nodes = [F.call_output_(o._node, *call.inputs, k) for k, o in enumerate(outputs)]
-    for node in nodes:
-        node.leaf = call
-    return [Array(n) for n in nodes]
-
-
-def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *f* that keeps nothing for the backward pass but its arguments, and computes itself again there.
-
-    Random numbers are the same in both runs.
-
-    >>> import polygrad as pg
-    >>> pg.grad(pg.checkpoint(lambda x: pg.exp(x) * x))(pg.asarray(0.0))
-    Array(1., dtype=float64, device='cpu:0')
-    """
-    from polygrad.array.random import replayed, snapshot  # noqa: PLC0415  built on arrays
-
-    @functools.wraps(f)
-    def wrapped(*args: Any) -> Any:
-        inputs, rebuild = flatten(list(args))
-        start = snapshot()
-        with no_grad():
-            out = f(*rebuild([x.detach() for x in inputs]))
-        outputs, rebuild_out = flatten(out)
-
-        def pull(cotangents: list[Array | None]) -> Sequence[Any]:
-            floats = [x for x in inputs if _is_float(x)]
-
-            def again(*values: Array) -> Any:
-                given = iter(values)
-                return f(*rebuild([next(given) if _is_float(x) else x for x in inputs]))
-
-            with replayed(start):
-                value, back = vjp(again, *floats)
-            made, _ = flatten(value)
-            grads = iter(back([_zeros_like(m) if c is None else c for m, c in zip(made, cotangents, strict=True)]))
-            return [next(grads) if _is_float(x) else None for x in inputs]
-
-        return rebuild_out(_call(outputs, inputs, pull))
-
-    return wrapped
-
-
-def _is_float(x: Array) -> bool:
-    return x.dtype.kind == "f" or x.dtype.name == "bfloat16"
-
-
-class custom_vjp:  # noqa: N801  used as a decorator, like a function
-    """A function with a derivative of your own.
-
-    ``f.defvjp(forward, backward)``: *forward* takes the arguments and returns (value, saved); *backward* takes (saved,
-    cotangent) and returns a tuple with one gradient (or None) for each argument.
-
-    Examples
-    --------
-    >>> import polygrad as pg
-    >>> @pg.custom_vjp
-    ... def clip_gradient(x):
-    ...     return x
-    >>> clip_gradient.defvjp(lambda x: (x, None), lambda saved, g: (pg.clip(g, -1.0, 1.0),))
-    >>> pg.grad(lambda x: clip_gradient(x) * 5.0)(pg.asarray(1.0))
-    Array(1., dtype=float64, device='cpu:0')
-    """
-
-    def __init__(self, f: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, f)
-        self._f = f
-        self._rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
-
-    def defvjp(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
-        """Give the two halves of the derivative."""
-        self._rules = forward, backward
-
-    def __call__(self, *args: Any) -> Any:
-        """Apply the function."""
-        if self._rules is None:
-            raise GradError(
-                f"{self._f.__name__} is a custom_vjp without a derivative: call its defvjp(forward, backward) first"
-            )
-        forward, backward = self._rules
-        inputs, _ = flatten(list(args))
-        with no_grad():
-            out, saved = forward(*args)
-        outputs, rebuild = flatten(out)
-
-        def pull(cotangents: list[Array | None]) -> Sequence[Any]:
-            full = [_zeros_like(o) if c is None else c for o, c in zip(outputs, cotangents, strict=True)]
-            found = backward(saved, rebuild(full))
-            found = found if isinstance(found, tuple) else (found,)
-            if len(found) != len(args):
-                raise GradError(
-                    f"the backward rule of {self._f.__name__} returned {len(found)} gradients for {len(args)} arguments"
-                )
-            grads: list[Any] = []
-            for g, a in zip(found, args, strict=True):
-                leaves, _ = flatten(a)
-                grads += [None] * len(leaves) if g is None else flatten(g)[0]
-            return grads
-
-        return rebuild(_call(outputs, inputs, pull))

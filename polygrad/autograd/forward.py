@@ -4,8 +4,7 @@ Here: `push`, from graph to graph.
 Not here: reverse mode, any value.
 """
 
-from polygrad.autograd.reverse import Call
-from polygrad.errors import GradError
+from polygrad.autograd.reverse import Call, sweep
 from polygrad.graph.functions import F
 from polygrad.graph.node import Node
 
@@ -24,7 +23,7 @@ def push(leaves: dict[Node, Node], outputs: list[Node], mask: int) -> list[Node 
     tangents: dict[Node, Node] = dict(leaves)
     for node in _between(outputs, mask):
         if node not in tangents:
-            tangent = _of_call(node, tangents) if isinstance(node.leaf, Call) else _of_op(node, tangents)
+            tangent = _of_call(node, tangents, mask) if isinstance(node.leaf, Call) else _of_op(node, tangents)
             if tangent is not None:
                 tangents[node] = tangent
     return [tangents.get(n) for n in outputs]
@@ -59,16 +58,19 @@ def _of_op(node: Node, tangents: dict[Node, Node]) -> Node | None:
     return total
 
 
-def _of_call(node: Node, tangents: dict[Node, Node]) -> Node | None:
-    """Push through a written derivative.
-
-    The transpose of the pull-back, which is linear, taken by reverse mode itself.
-    """
+def _of_call(node: Node, tangents: dict[Node, Node], mask: int) -> Node | None:
+    """Push through a call by its pull-back: that is linear, and its transpose is taken by reverse mode itself."""
     call = node.leaf
-    have = [(p, tangents[p]) for p in call.inputs if p in tangents]
-    if not have:
+    if not any(p in tangents for p in call.inputs):
         return None
-    raise GradError(
-        "cannot push tangents through a function with a custom_vjp or a checkpoint: it has a reverse rule alone; "
-        "use pg.vjp or pg.grad, or define it with pg.custom_jvp"
-    )
+    probe = F.alias(F.zeros_like(F.cut(node)))
+    probe.mask, probe.device = mask, node.device
+    cotangents: list[Node | None] = [None] * call.count
+    cotangents[node.spec.attrs[0]] = probe
+    seeds = [
+        (part, F.astype(tangents[p], part.dtype))
+        for p, part in zip(call.inputs, call.vjp(cotangents), strict=True)
+        if part is not None and part.mask & mask and p in tangents
+    ]
+    found, _ = sweep(seeds, mask, ends=(probe,))
+    return found.get(probe)

@@ -64,6 +64,11 @@ _memo: dict[Any, Spec] = {}
 MEMO_LIMIT = 200_000
 
 
+def newest() -> int:
+    """Return a number that no node has yet: what is made from now on has a greater one."""
+    return _number()
+
+
 class Recording(threading.local):
     """Whether this thread records for differentiation, and what watches it."""
 

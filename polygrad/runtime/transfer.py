@@ -91,11 +91,14 @@ def download(node: Node, into: memoryview) -> None:
         found.check()
 
 
-def view(node: Node) -> tuple[memoryview, Buffer | None, int]:
-    """Return the value of *node* as bytes of host memory without a copy, what keeps them alive.
+def on_host(node: Node) -> bool:
+    """Whether the memory of *node* can be looked at without a copy."""
+    assert node.device is not None  # noqa: S101  arrays always have a device
+    return state(node.device).info.features.host_memory
 
-    And the offset in elements.
-    """
+
+def view(node: Node) -> tuple[memoryview, Buffer | None, int]:
+    """Return host memory with the value of *node*, what keeps it alive, and where in it the value starts, in elements."""
     realize([node])
     assert node.device is not None  # noqa: S101  arrays always have a device
     found = state(node.device)

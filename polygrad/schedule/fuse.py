@@ -112,8 +112,8 @@ class Fusion:
         if count + len(node.parents) > info.limits.max_instructions:
             raise UnsupportedOp(
                 f"{info.device} does not declare {op.instr!r}; made of the mandatory ops it takes {count} instructions "
-                f"on {dtype}, and a kernel there holds {info.limits.max_instructions}: compute it on another device with "
-                ".to_device(...)"
+                f"on {dtype}, and a kernel there holds {info.limits.max_instructions}: compute it on another device "
+                "with .to_device(...)"
             )
         return count - 1
 

@@ -26,7 +26,8 @@ def assert_close(
         Gradients need not be detached.
     rtol, atol : float, optional
         |actual - expected| <= atol + rtol * |expected| is demanded. By default they follow from the coarser dtype:
-        float64 1e-12 and 1e-14, float32 2e-5 and 1e-6, float16 1e-2 and 1e-3, bfloat16 8e-2 and 8e-3; other dtypes must be equal.
+        float64 1e-12 and 1e-14, float32 2e-5 and 1e-6, float16 1e-2 and 1e-3, bfloat16 8e-2 and 8e-3; other dtypes must
+        be equal.
     check_dtype : bool
         Whether dtypes must be equal; Python numbers have none.
 

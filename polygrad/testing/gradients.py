@@ -157,5 +157,6 @@ def _like(array: Array, value: Any) -> Array:
 def _agree(first: str, a: float, second: str, b: float, limit: float) -> None:
     if not abs(a - b) <= limit:
         raise AssertionError(
-            f"{first} gives {a!r} along a random direction, {second} {b!r}: they differ by {abs(a - b):.3g}, more than {limit:.3g}"
+            f"{first} gives {a!r} along a random direction, {second} {b!r}: they differ by {abs(a - b):.3g}, more "
+            f"than {limit:.3g}"
         )
