@@ -153,7 +153,7 @@ _REDUCERS: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
 def _cast(a: Array, target: np.dtype[Any]) -> Array:
     if target == np.bool_:
         return np.asarray(a.astype(FLOAT32) != 0) if a.dtype == BFLOAT16 else np.asarray(a != 0)
-    if target == BFLOAT16 and a.dtype.itemsize > 2 and a.dtype != FLOAT32:
+    if target == BFLOAT16 and a.dtype.itemsize > BFLOAT16.itemsize and a.dtype != FLOAT32:
         return _through_odd(a).astype(BFLOAT16)
     return a.astype(target)
 

@@ -7,7 +7,7 @@ Capabilities (dtypes, ops, features) are declared in `DeviceInfo` alone; what is
 are ids of tests, or patterns of them as `fnmatch` reads them.
 """
 
-import datetime
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -30,7 +30,7 @@ class ExpectedFailure:
                 "an expected failure needs a reason and an issue; say what is wrong and where it is tracked"
             )
         try:
-            datetime.date.fromisoformat(self.until)
+            dt.date.fromisoformat(self.until)
         except ValueError:
             raise ValueError(f"until must be a date such as '2031-01-31', not {self.until!r}") from None
 

@@ -27,20 +27,31 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'polygrad.nn' has no attribute {name!r}")
 
 
-_CLASSES = (GELU, AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Identity, LayerNorm, Linear)
-_MORE = (
-    MaxPool2d,
-    Module,
-    Parameter,
-    RMSNorm,
-    ReLU,
-    Sequential,
-    SiLU,
-    Sigmoid,
-    Softmax,
-    Tanh,
-    dropout,
-    functional_call,
-)
-
-__all__ = ["functional", "init", *(x.__name__ for x in (*_CLASSES, *_MORE)), *_OPS]  # noqa: PLE0604  derived
+__all__ = [
+    "GELU",
+    "AvgPool2d",
+    "BatchNorm2d",
+    "Conv2d",
+    "Dropout",
+    "Embedding",
+    "Flatten",
+    "Identity",
+    "LayerNorm",
+    "Linear",
+    "LoadReport",
+    "MaxPool2d",
+    "Module",
+    "Parameter",
+    "RMSNorm",
+    "ReLU",
+    "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Tanh",
+    "dropout",
+    "functional",
+    "functional_call",
+    "init",
+]
+__all__.extend(sorted(_OPS))

@@ -55,4 +55,5 @@ def dropout(x: Array, p: float = 0.5, training: bool = True) -> Array:
     return FUNCTIONS["where"](kept, x * scale, 0.0)  # type: ignore[no-any-return]
 
 
-__all__ = ["dropout", *OPS]  # noqa: PLE0604  derived
+__all__ = ["dropout"]
+__all__.extend(sorted(OPS))
