@@ -122,8 +122,8 @@ def test_an_op_is_what_its_reference_says_in_every_dtype(op, dtype, device):
 
 
 # Name: (units in the last place in float32 and float64, domain, reference). The ceilings are those of OpenCL's full
-# profile, and 4 for log, which NumPy misses 3 by. 16-bit floats are computed in float32 and rounded once. Half a unit is
-# added for the reference.
+# profile, and 4 for log, which NumPy misses 3 by. 16-bit floats are computed in float32 and rounded once. Half a unit
+# is added for the reference.
 
 ACCURACY = {
     "exp": (4, 3, (-87, 88), np.exp),

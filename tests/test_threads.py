@@ -108,3 +108,17 @@ def test_many_threads_share_one_leaf(device):
 
     run_threads(8, work)
     assert not x.requires_grad
+
+
+def test_a_device_has_one_life_whatever_it_is_called(device):
+    driver = device.partition(":")[0]
+    if not device.endswith(":0"):
+        pytest.skip("not run: needs the first device of a driver")
+    x, y = pg.ones(3, dtype="float32", device=driver), pg.ones(3, dtype="float32", device=device.upper())
+    assert x.device == y.device == device
+    assert (x + y).tolist() == [2.0] * 3
+    assert x.to_device(driver) is x
+    used = pg.memory_stats(driver)["used"]
+    z = pg.ones(1000, dtype="float32", device=device).realize()
+    assert pg.memory_stats(device.upper())["used"] > used
+    del z

@@ -34,7 +34,8 @@ def _call(
     call = Call(tuple(inputs), len(outputs), rule)
     nodes = [F.call_output_(o._node, *call.inputs, k) for k, o in enumerate(outputs)]
     for node in nodes:
-        node.leaf = call
+        if node.mask:  # else nobody will ask, and the call would keep its inputs alive
+            node.leaf = call
     return [Array(n) for n in nodes]
 
 

@@ -4,6 +4,7 @@ Here: asarray, from_dlpack, astype, can_cast, result_type.
 Not here: zeros and their like, which are ops of the table.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from polygrad import dtypes
@@ -12,6 +13,7 @@ from polygrad.array.config import default_float, default_int, resolve
 from polygrad.array.functions import FUNCTIONS
 from polygrad.array.object import Array, scalar_array
 from polygrad.errors import DTypeError
+from polygrad.graph.node import convert_scalar
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Array:
@@ -71,25 +73,28 @@ def _default(value: Any, name: str) -> dtypes.DType:
 
 
 def _default_of_list(obj: Any, name: str) -> dtypes.DType | None:
-    """Return the dtype for Python data if the device lacks the usual one; None lets NumPy find it."""
-    if interchange.is_numpy(obj) or not isinstance(obj, (list, tuple)):
+    """Return the dtype of nested lists of Python numbers; None lets NumPy find it."""
+    if not isinstance(obj, (list, tuple)):
         return None
-    try:
-        found = interchange.as_numpy(obj)
-    except ValueError:
-        return None  # ragged: from_numpy says so
-    if not found.size and found.dtype.kind == "f":
+    values = list(_elements(obj))
+    kinds = set(map(type, values))
+    if not kinds <= {bool, int, float}:
+        return None
+    if not kinds or float in kinds:
         return default_float(name)
-    if found.dtype.kind == "f":
-        return default_float(name) if _plain(obj) else None
-    return default_int(name) if found.dtype.kind in "iu" and _plain(obj) else None
+    if int not in kinds:
+        return dtypes.bool_
+    for extreme in (min(values), max(values)):
+        convert_scalar(extreme, default_int(name))  # NumPy would take a wider dtype, or floats
+    return default_int(name)
 
 
-def _plain(obj: Any) -> bool:
-    """Whether nested lists hold Python numbers alone."""
-    if isinstance(obj, (list, tuple)):
-        return all(_plain(o) for o in obj)
-    return type(obj) in (bool, int, float)
+def _elements(obj: Any) -> Iterator[Any]:
+    for value in obj:
+        if isinstance(value, (list, tuple)):
+            yield from _elements(value)
+        else:
+            yield value
 
 
 def _arrays_in(obj: Any) -> bool:

@@ -74,10 +74,7 @@ def synchronize(device: str | None = None) -> None:
 
 
 def memory_stats(device: str | None = None) -> dict[str, int]:
-    """Return bytes in use by arrays, bytes held from the driver, the peak in use.
-
-    And the number of driver allocations.
-    """
+    """Return the bytes in use by arrays, their peak, the bytes held from the driver, and how often it allocated."""
     return state(resolve(device)).pool.stats()
 
 

@@ -109,8 +109,8 @@ def dlpack(node: Node, max_version: Any, dl_device: Any, copy: bool | None) -> A
         return view_numpy(node).__dlpack__(max_version=max_version, copy=copy)
     if copy is False:
         raise BufferError(
-            f"cannot export an array of {node.device} without a copy: its memory is read-only host memory for consumers "
-            "of DLPack 1.0 and newer alone; leave copy=False out"
+            f"cannot export an array of {node.device} without a copy: read-only host memory takes a consumer of DLPack "
+            "1.0 or newer; leave copy=False out"
         )
     return to_numpy(node).__dlpack__(max_version=max_version)
 

@@ -13,7 +13,7 @@ from polygrad import dtypes
 from polygrad.array import interchange
 from polygrad.array.config import get_device, resolve
 from polygrad.errors import DTypeError, GradError, ShapeError
-from polygrad.graph.functions import F
+from polygrad.graph.functions import OPERATORS, ORDERINGS, F
 from polygrad.graph.node import Node, apply, lift, scalar
 from polygrad.ops.table import TABLE, Op
 from polygrad.runtime import transfer
@@ -192,10 +192,7 @@ class Array:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether gradients are recorded for this array. Setting it makes the array a leaf.
-
-        Or an ordinary array again.
-        """
+        """Whether gradients are recorded for this array; setting it makes the array a leaf, or a constant again."""
         return bool(self._node.mask & active_mask())
 
     @requires_grad.setter
@@ -210,8 +207,8 @@ class Array:
         self.requires_grad = wanted
         return self
 
-    def _become_leaf(self, value: Node, mask: int = ALWAYS) -> None:
-        self._node = make_leaf(value, mask, self.dtype)
+    def _become_leaf(self, value: Node) -> None:
+        self._node = make_leaf(value, ALWAYS, self.dtype)
         self._node.leaf = weakref.ref(self)
 
     @property
@@ -343,10 +340,7 @@ def make_leaf(value: Node, mask: int, dtype: dtypes.DType) -> Node:
 
 
 def as_node(value: Any, device: str | None = None) -> Any:
-    """Return an Array's node, a NumPy array as a node on *device*, a NumPy scalar as a Python number.
-
-    Anything else as it is.
-    """
+    """Return an Array's node, a NumPy array as a node on *device*, a NumPy scalar as a number, all else as it is."""
     if isinstance(value, Array):
         return value._node
     if isinstance(value, (bool, int, float)) and type(value) in (bool, int, float):
@@ -423,33 +417,11 @@ def _through(name: str) -> tuple[Callable[[Array, Any], Any], Callable[[Array, A
 
 
 def _install() -> None:
-    elementwise = {
-        "add": "add",
-        "sub": "subtract",
-        "mul": "multiply",
-        "truediv": "divide",
-        "and": "bitwise_and",
-        "or": "bitwise_or",
-        "xor": "bitwise_xor",
-        "lshift": "bitwise_left_shift",
-        "rshift": "bitwise_right_shift",
-    }
-    for dunder, name in elementwise.items():
-        forward, reflected = _binary(TABLE[name])
+    for dunder, name in OPERATORS.items():
+        forward, reflected = _binary(TABLE[name]) if TABLE[name].kind == "elementwise" else _through(name)
         setattr(Array, f"__{dunder}__", forward)
         setattr(Array, f"__r{dunder}__", reflected)
-    for dunder, name in {"floordiv": "floor_divide", "mod": "remainder", "pow": "pow", "matmul": "matmul"}.items():
-        forward, reflected = _through(name)
-        setattr(Array, f"__{dunder}__", forward)
-        setattr(Array, f"__r{dunder}__", reflected)
-    for dunder, name in {
-        "lt": "less",
-        "le": "less_equal",
-        "gt": "greater",
-        "ge": "greater_equal",
-        "eq": "equal",
-        "ne": "not_equal",
-    }.items():
+    for dunder, name in {**ORDERINGS, "eq": "equal", "ne": "not_equal"}.items():
         setattr(Array, f"__{dunder}__", _binary(TABLE[name])[0])
     for dunder, name in {"neg": "negative", "pos": "positive", "invert": "bitwise_invert", "abs": "abs"}.items():
         setattr(Array, f"__{dunder}__", functools.partialmethod(_unary, getattr(F, name)))

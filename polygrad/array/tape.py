@@ -18,6 +18,7 @@ from polygrad.array.recording import (
     deposit,
     no_grad,
     open_recording,
+    private_leaves,
     public_mask,
     seed_for,
 )
@@ -26,7 +27,7 @@ from polygrad.autograd import spend
 from polygrad.errors import GradError
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node, creation_site
-from polygrad.runtime.structure import active_mask
+from polygrad.runtime.structure import ALWAYS, active_mask
 
 
 class _Tapes(threading.local):
@@ -153,9 +154,10 @@ class Tape:
     def watch(self, x: Any) -> None:
         """Record what is computed from *x*, an array or a tree of arrays, from now on."""
         for array in leaves_of(x):
-            if not array.requires_grad:
+            if not array._node.mask & public_mask():
                 self._bit = self._bit or open_recording(public=True)
-                array._become_leaf(array._node, self._bit)
+                array._node = private_leaves([array], self._bit)[0]._node
+                array._node.leaf = weakref.ref(array)
                 self._watched.append(array)
 
     @property
@@ -200,9 +202,10 @@ class Tape:
         if target._node.mask & mask:
             seed = F.full_of(1.0, target._node)
             seed.device = target.device
-            with GradMode(len(_tapes.stack) > 0):  # a tape that is open records the gradient too
+            outside = target._node.mask & active_mask() & ~mask  # a transform around this tape differentiates again
+            with GradMode(bool(outside or _tapes.stack)):  # a tape that is open records the gradient too
                 _, passed = swept([(target._node, seed)], mask, grads.__setitem__)
-            if not self._persistent and not self._nested:  # else the outer tape needs the graph too
+            if not (self._persistent or self._nested or outside):  # else what is around needs the graph too
                 spend(passed)
         result = map_tree(lambda x: Array(grads[x._node]) if x._node in grads else Array(_zeros(x)), sources)
         if not self._persistent:
@@ -214,7 +217,9 @@ class Tape:
         if self._bit:
             close_recording(self._bit)
         for array in self._watched:
-            array.requires_grad = False
+            array._node.mask &= ~self._bit
+            if array._node.mask & ALWAYS:  # it was bound to another value since
+                array.requires_grad = False
         for ref in self._nodes:  # a later recording may get the same bit
             if (node := ref()) is not None:
                 node.mask &= ~self._bit

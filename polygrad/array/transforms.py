@@ -103,7 +103,7 @@ def _watch(args: Sequence[Any], numbers: Sequence[int], bit: int) -> tuple[list[
             )
         private = private_leaves(leaves, bit)
         call[k] = rebuild(private)
-        watched += private
+        watched += [Array(x._node) for x in private]  # the function may bind its own handles to other nodes
         rebuilds.append((len(leaves), rebuild))
     return call, watched, rebuilds
 
@@ -134,9 +134,9 @@ def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool 
 
 
 def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Return *f*'s value at *primals* and the pull-back.
+    """Return *f*'s value at *primals*, and its pull-back.
 
-    From a cotangent (a tree like the value) to a tuple, one for each primal.
+    That takes a cotangent (a tree like the value) and returns a tuple with one gradient for each primal.
 
     >>> import polygrad as pg
     >>> value, pull = pg.vjp(lambda x: x * x, pg.asarray([1.0, 2.0]))

@@ -1,4 +1,4 @@
-"""The commands: ``python -m polygrad devices | drivers | doctor | conformance``.
+"""The commands: ``python -m polygrad devices | drivers | doctor | conformance | new-driver``.
 
 Here: the command line, and how a command that fails says so.
 Not here: what each command does (a module each).
@@ -13,10 +13,16 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from polygrad.cli import conformance, devices, doctor, drivers
+from polygrad.cli import conformance, devices, doctor, drivers, new_driver
 from polygrad.driver.messages import sentence_of
 
-COMMANDS = {"devices": devices, "drivers": drivers, "doctor": doctor, "conformance": conformance}
+COMMANDS = {
+    "devices": devices,
+    "drivers": drivers,
+    "doctor": doctor,
+    "conformance": conformance,
+    "new-driver": new_driver,
+}
 INTERRUPTED = 130  # what shells give for a process that SIGINT ended
 
 

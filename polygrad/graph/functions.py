@@ -117,7 +117,8 @@ def _operator(name: str) -> tuple[Callable[..., Node], Callable[..., Node]]:
     return (lambda a, b: function(a, b)), (lambda a, b: function(b, a))
 
 
-for _dunder, _name in {
+# Python's operators, without their underscores, and the ops that they stand for; Array takes them from here.
+OPERATORS = {
     "add": "add",
     "sub": "subtract",
     "mul": "multiply",
@@ -131,11 +132,14 @@ for _dunder, _name in {
     "matmul": "matmul",
     "lshift": "bitwise_left_shift",
     "rshift": "bitwise_right_shift",
-}.items():
+}
+ORDERINGS = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
+
+for _dunder, _name in OPERATORS.items():
     _forward, _reflected = _operator(_name)
     setattr(Node, f"__{_dunder}__", _forward)
     setattr(Node, f"__r{_dunder}__", _reflected)
-for _dunder, _name in {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}.items():
+for _dunder, _name in ORDERINGS.items():
     setattr(Node, f"__{_dunder}__", _operator(_name)[0])
 setattr(Node, "__neg__", lambda self: F.negative(self))  # noqa: B010  F is filled by now, and its type is open
 setattr(Node, "__invert__", lambda self: F.bitwise_invert(self))  # noqa: B010  as above

@@ -93,9 +93,9 @@ def swap_last(xp: Any, x: Any) -> Any:
 
 @composite(reference=None, dtypes="int")
 def checked_index(xp: Any, index: Any, size: Any, label: Any = False) -> Any:
-    """Return an index operand as int64 in [0, size), reported by the device where it is not in [-size, size).
+    """Return an index operand as int64 in [0, size); the device reports one outside of [-size, size).
 
-    A label in [0, size).
+    With *label* it reports negative ones too.
     """
     wide = cast(xp, index, dtypes.int64)
     if size == 0 or shapes.size(wide.shape) == 0:
@@ -105,10 +105,7 @@ def checked_index(xp: Any, index: Any, size: Any, label: Any = False) -> Any:
 
 @composite(reference=None, dtypes=ALL)
 def products_of_others(xp: Any, x: Any) -> Any:
-    """Return for each element the product of all others along the last axis.
-
-    By shifted running products from both ends.
-    """
+    """Return for each element the product of all others along the last axis, by running products from both ends."""
     n = x.shape[-1]
     return _exclusive_product(xp, x, n, True) * _exclusive_product(xp, x, n, False)
 

@@ -118,10 +118,7 @@ def _infer_windows(x: Any, kernel: Any, stride: Any, dilation: Any) -> Any:
 
 
 def _windows_back(xp: Any, g: Any, _out: Any, x: Any, kernel: Any, stride: Any, dilation: Any) -> Any:
-    """Sum over the kernel's places.
-
-    All windows' elements at one place are a slice of x, so each goes back like a slice.
-    """
+    """Sum over the places of a window: the elements at one place of all windows are a slice, and go back like one."""
     rank = len(kernel)
     lead, counts = x.shape[:-rank], g.shape[-2 * rank : -rank]
     whole = g.shape[:-rank]
@@ -170,10 +167,7 @@ def alias(xp: Any, x: Any, /) -> Any:
     jvp=(lambda xp, t, out, x, *rest: t,),
 )
 def call_output_(xp: Any, x: Any, *rest: Any) -> Any:
-    """One output of a function with a written derivative.
-
-    The other operands are the function's inputs, the attribute its number.
-    """
+    """The output of a function with a written derivative whose number is the attribute; rest: the function's inputs."""
     return x
 
 

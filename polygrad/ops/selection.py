@@ -28,9 +28,7 @@ def _gather_reference(x: Any, *rest: Any) -> Any:
 
 
 def counted_as_axes(indices: Any, shape: shapes.Shape, source: shapes.Shape, plan: Any) -> Any:
-    """Return a gather's plan with index operands that merely count replaced by axes of the result.
-
-    Counting is ``arange(n)`` over a whole axis.
+    """Return a gather's plan with index operands that merely count, as arange does, replaced by axes of the result.
 
     ``x[arange(n), labels]`` then reads row i at labels[i], which fuses, and its gradient needs no scatter.
     """
@@ -47,7 +45,7 @@ def _counting_axis(index: Any, rank: int, n: int) -> int | None:
     """Return the axis of the result along which an index operand counts 0 .. n - 1; None if it is anything else."""
     wide = [k for k, size in enumerate(index.shape) if size != 1]
     base = index
-    while base.storage is None and base.spec.op.kind in ("reshape", "alias", "cast") and base.spec.op.kind != "iota":
+    while base.storage is None and base.spec.op.kind in ("reshape", "alias", "cast"):
         base = base.parents[0]
     if len(wide) != 1 or base.storage is not None or base.spec.op.kind != "iota" or base.aval.shape != (n,):
         return None
@@ -64,12 +62,10 @@ def _gather_back(xp: Any, g: Any, _out: Any, x: Any, *rest: Any) -> Any:
 
 
 def _one_position(xp: Any, g: Any, index: Any, target: Any, shape: Any, plan: Any, axis: int) -> Any:
-    """Return g where the target's position along *axis* is the index, else 0.
+    """Return g where the target's position along *axis* is the index, else 0: no two collide, so this is no scatter.
 
-    Nothing collides, so no scatter is needed.
-
-    The forward gather has checked the index. This is the gradient of cross-entropy's pick, and it fuses with what is
-    around it.
+    The forward gather has checked the index. It is the gradient of picking one element of a row, and it fuses with what
+    is around it.
     """
     order = tuple(where for where in plan if where >= 0)
     rest = tuple(d for d in range(len(shape)) if d not in order)
@@ -99,20 +95,15 @@ def gather_(xp: Any, x: Any, *rest: Any) -> Any:
 
 @primitive(infer=lambda index, size, label: (index.shape, dtypes.int64), kind="check", kinds="int", vjp=None, jvp=None)
 def check_(xp: Any, index: Any, size: Any, label: Any, /) -> Any:
-    """Indices as int64 in [0, size).
+    """Indices as int64 in [0, size); the device reports the first that is out of range.
 
-    Negative ones count from the end, and the device reports the first that is out of range.
-
-    A *label* does not count from the end: a negative one is out of range.
+    Negative ones count from the end, but not those of a *label*, which are out of range.
     """
     return xp.where(index < 0, index + size, index)
 
 
 def _row_numbers(xp: Any, indices: Any, shape: shapes.Shape, target: shapes.Shape, plan: Any, folded: int) -> Any:
-    """Return the row of each element of a scatter.
-
-    The first *folded* axes of the target as one number, computed on the device.
-    """
+    """Return the row number of each element of a scatter: its place in the first *folded* axes of the target."""
     if folded == 1 and plan[0] < 0:
         return xp.astype(indices[-1 - plan[0]], dtypes.int64)  # the device wraps and checks it
     steps = shapes.strides(target[:folded])
@@ -129,9 +120,7 @@ def _row_numbers(xp: Any, indices: Any, shape: shapes.Shape, target: shapes.Shap
 
 @composite(reference=None, dtypes="int float")
 def scatter_add_(xp: Any, values: Any, *rest: Any) -> Any:
-    """Zeros of a target shape, with values added at the positions from which `gather_` reads.
-
-    Rest: indices, target, plan.
+    """Zeros of a target shape, with values added where `gather_` would read; rest: indices, target, plan.
 
     Axes at the target's end along which no index varies stay together as rows; all others are folded into a row number.
     """

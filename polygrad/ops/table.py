@@ -64,9 +64,8 @@ class Op:
         self.dtypes: str = facts.get("dtypes", "") or self.kinds
         self.public: bool = facts.get("public", True)
         self.second: bool = facts.get("second", True)  # gradgradcheck applies
-        self.tolerance: float = facts.get(
-            "tolerance", 1.0
-        )  # a factor on the test's own, with a reason beside the declaration
+        # A factor on the test's own; the reason stands beside the declaration.
+        self.tolerance: float = facts.get("tolerance", 1.0)
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -184,13 +183,13 @@ def composite(
     tolerance: float = 1.0,
     differentiable: bool = True,
 ) -> Callable[[Callable[..., Any]], Op]:
-    """Declare an op written over `xp`. *reference* takes the same arguments as NumPy arrays.
+    """Declare an op written over `xp`.
 
-    None only where a test by hand exists.
+    *reference* takes the same arguments as NumPy arrays; it is None only where a test by hand exists.
     """
 
     def declare(body: Callable[..., Any]) -> Op:
-        op = _declare(
+        return _declare(
             Op(
                 body.__name__,
                 "composite",
@@ -203,6 +202,5 @@ def composite(
                 vjp=(body,) if differentiable else None,
             )
         )
-        return op
 
     return declare

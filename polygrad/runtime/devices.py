@@ -9,7 +9,6 @@ import struct
 import threading
 from typing import Any
 
-from polygrad.driver import counters
 from polygrad.driver.binding import Device, open_device
 from polygrad.driver.loader import REGISTRY
 from polygrad.driver.types import Ref
@@ -71,16 +70,9 @@ class State:
             self._write_status()
             raise _out_of_bounds(index, *_site(sites.get(tag), instruction))
 
-    def counts(self) -> tuple[int, int, int, int]:
-        """Return fused launches, op launches, programs built in the process, and driver allocations so far."""
-        return self.fused, self.ops, counters.builds(), self.pool.allocations
-
 
 def _out_of_bounds(index: int, op: str, sizes: tuple[int, ...], trace: Any) -> OutOfBounds:
-    """Return the error that says which index a kernel has met.
-
-    Of several indexed axes the first that it does not fit.
-    """
+    """Return the error that says which index a kernel has met, and the axis that it does not fit."""
     where = f" at {trace[0]}:{trace[1]}" if trace else ""
     if op == "take a label":
         number = index + LABEL_SHIFT if index < -LABEL_SHIFT // 2 else index

@@ -10,7 +10,6 @@ next one runs after it.
 
 import gc
 import threading
-import weakref
 from typing import Any
 
 from polygrad import shapes
@@ -125,12 +124,6 @@ class Pool:
             self._collect()
             return {"used": self.used, "held": self.held, "peak": self.peak, "allocations": self.allocations}
 
-    def reset_peak(self) -> None:
-        """Start counting the peak anew."""
-        with self._lock:
-            self._collect()
-            self.peak = self.used
-
 
 class Buffer:
     """A block in use; it goes back to its pool when nothing refers to it any more."""
@@ -158,11 +151,3 @@ class Storage:
         self.offset = offset
         self.strides = strides
         self.contiguous = contiguous
-
-
-def pools() -> "weakref.WeakSet[Pool]":
-    """Return all pools, for the launch counter."""
-    return _pools
-
-
-_pools: "weakref.WeakSet[Pool]" = weakref.WeakSet()

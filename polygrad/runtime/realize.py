@@ -90,10 +90,7 @@ def _straighten(order: list[Node]) -> bool:
 
 
 def _settle_transfers(pending: list[Node]) -> None:
-    """Bring operands from other devices before any device's lock is taken.
-
-    Two threads may copy in opposite directions.
-    """
+    """Bring operands from other devices before any device's lock is taken: two threads may copy in both directions."""
     seen: set[Node] = set()
     transfers = []
     stack = list(pending)
@@ -241,10 +238,7 @@ def set_matmul_precision(precision: str) -> None:
 
 
 def _origin(node: Node, _instruction: int) -> tuple[str, tuple[int, ...], Any]:
-    """Return what an OutOfBounds says of a gather.
-
-    Its verb, the sizes of the axes that are indexed, the user's line.
-    """
+    """Return what an OutOfBounds says of a node: a verb, the sizes of the axes that are indexed, the user's line."""
     if node.spec.op.kind == "check":
         size, label = node.spec.attrs
         return ("take a label" if label else "index"), (size,), node.trace

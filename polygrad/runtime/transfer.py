@@ -75,10 +75,7 @@ def contiguous(node: Node) -> Node:
 
 
 def download(node: Node, into: memoryview) -> None:
-    """Copy the value of *node* into *into*, contiguous writable bytes.
-
-    Waits for it, and raises what the launches met.
-    """
+    """Copy the value of *node* into *into*, contiguous writable bytes; wait for it, and raise what launches met."""
     source = contiguous(node)
     assert node.device is not None  # noqa: S101  arrays always have a device
     found = state(node.device)
@@ -98,7 +95,7 @@ def on_host(node: Node) -> bool:
 
 
 def view(node: Node) -> tuple[memoryview, Buffer | None, int]:
-    """Return host memory with the value of *node*, what keeps it alive, and where in it the value starts, in elements."""
+    """Return host memory with the value of *node*, what keeps it alive, and the offset of the value in elements."""
     realize([node])
     assert node.device is not None  # noqa: S101  arrays always have a device
     found = state(node.device)

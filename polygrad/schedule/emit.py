@@ -16,9 +16,7 @@ from polygrad.schedule.index import Axis, Expr, address, combine, settle, settle
 
 
 class FusedLaunch(NamedTuple):
-    """A kernel with what it is launched with. Buffers are given as nodes.
-
-    The value of the node is the buffer's content.
+    """A kernel with what it is launched with; a buffer is given as the node whose value it holds.
 
     `offsets` lists the ints to which the storage offset of a leaf is added at launch: (position in ints, node).
     `partials` gives for each buffer that holds parts of a node its number of elements and the node.
@@ -143,10 +141,7 @@ class Emitter:
         return body.apply(node.spec.op, args)
 
     def _reduce(self, kind: str, value: int) -> int:
-        """Reduce a value.
-
-        One that is the same along the reduced axes is its own maximum, and is spread out for a sum.
-        """
+        """Reduce a value; one that does not vary along the reduced axes is its own maximum, but is spread for a sum."""
         if len(self.axes) == len(self.rows):
             return value  # every reduced axis has one element
         if kind in ("max", "min") and not self._is_full(value):
@@ -271,10 +266,7 @@ class Emitter:
         return self._gather_load(demand, source, flat, args, [(strides[k], shape[k]) for k, _ in indexed])
 
     def _check(self, demand: Demand) -> int:
-        """Report an index if it is bad.
-
-        A gather of stride 0 reads the first element of some memory, with the index checked.
-        """
+        """Report an index if it is bad: a gather of stride 0 reads the first element of some memory, and checks it."""
         body, (size, label) = self.body, demand.node.spec.attrs
         index = body.cast(self.value(demand.args[0]), "int64")
         negative = body("less", index, body.const(0, "int64"))

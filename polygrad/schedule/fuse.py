@@ -270,10 +270,7 @@ class Fusion:
         return False
 
     def _join(self, node: Node) -> bool:
-        """Compute *node* in a kernel that already runs over the same space and reads the same memory.
-
-        Return whether it was.
-        """
+        """Compute *node* in a kernel that runs over the same space and reads the same memory, if there is one."""
         if node.aval.size <= 1 or node.spec.op.kind == "reduce":
             return self._join_reduce(node)
         for step in reversed(self.steps[-JOIN_WINDOW:]):
@@ -380,10 +377,7 @@ class Fusion:
         return True
 
     def _sorted(self) -> list[Step]:
-        """Return the steps, operands first.
-
-        Kernels that wait for each other are taken apart and planned again without joins.
-        """
+        """Return the steps, operands first; raise CycleError if two wait for each other."""
         done: set[int] = set()
         out: list[Step] = []
         state: dict[int, int] = {}

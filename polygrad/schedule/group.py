@@ -288,10 +288,7 @@ class Group:
         self.inputs[demand.extra[0]] = None
 
     def _check(self, demand: Demand) -> None:
-        """Compute an index and report it if it is bad, by a load from any memory that it is made of.
-
-        A load can report.
-        """
+        """Compute an index and report it if it is bad: a load can, so there is one from memory that it is made of."""
         parent = anchor = demand.node.parents[0]
         while anchor.storage is None and anchor.spec.op.kind in _LIGHT:
             parts = [p for p in anchor.parents if p.spec.op.kind != "scalar"]

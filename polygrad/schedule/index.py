@@ -89,10 +89,7 @@ def address(index: Map, strides: tuple[int, ...], offset: int = 0) -> Expr:
 
 
 def through_reshape(index: Map, shape: shapes.Shape, source: shapes.Shape) -> Map | None:
-    """Return the map of the operand of a reshape to *shape*, read at *index*.
-
-    None if no splitting of axes gives one.
-    """
+    """Return the map of the operand of a reshape to *shape* read at *index*; None if no splitting of axes gives one."""
     out: list[Expr] = []
     at = 0
     for inner, outer in _blocks(source, shape):
@@ -183,10 +180,7 @@ def _place(
 
 
 def align(axes: list[Axis], extents: list[int]) -> list[list[Axis]] | None:
-    """Group kernel axes into runs whose extents multiply to *extents*, splitting where needed.
-
-    None if they do not fit.
-    """
+    """Group kernel axes into runs whose extents multiply to *extents*, splitting some; None if they do not fit."""
     if math.prod(a.extent for a in axes) != math.prod(extents):
         return None
     pending = list(reversed(axes))

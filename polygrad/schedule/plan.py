@@ -62,9 +62,7 @@ class Plan(NamedTuple):
     steps: tuple[Fused | Library, ...]
     slots: int
     results: tuple[tuple[int, int], ...]  # (position in the order, slot)
-    views: tuple[
-        tuple[int, Operand], ...
-    ]  # (position in the order, view) for what was asked for and needs no memory of its own
+    views: tuple[tuple[int, Operand], ...]  # (position in the order, view) of what needs no memory of its own
 
 
 def plan(
@@ -88,13 +86,10 @@ def plan(
         What the device can do.
     """
     wanted, views = _resolve(asked)
-    for sharing in (True, False):
-        fusion = Fusion(order, wanted, offered, info, sharing)
-        try:
-            steps = fusion.run()
-            break
-        except CycleError:
-            continue
+    try:
+        steps = Fusion(order, wanted, offered, info).run()
+    except CycleError:
+        steps = Fusion(order, wanted, offered, info, sharing=False).run()
     return _Numbering(order, leaves, info).finish(steps, set(wanted) | offered | retained, views)
 
 

@@ -17,9 +17,7 @@ View = tuple[Node, tuple[int, ...], tuple[int, ...], int]
 
 
 def view_of(node: Node, wanted: set[Node]) -> View | None:
-    """Return *node* as a strided view (base, shape, strides, offset) of memory that is there or will be.
-
-    None if it is not one.
+    """Return *node* as a strided view (base, shape, strides, offset) of memory; None if it is not one.
 
     The base is the nearest node below a chain of movement ops; an unrealized base counts as contiguous.
     """

@@ -5,6 +5,4 @@ Here: the plugin that the entry point names. Not here: the compiler, until the d
 
 from polygrad_driver_cc.driver import CcDriver
 
-__all__ = ["CcDriver", "plugin"]
-
 plugin = CcDriver.plugin()

@@ -1,9 +1,10 @@
-"""The cc driver: open, memory, kernels. Read top to bottom.
+"""The cc driver: open, memory, kernels, one op. Read top to bottom.
 
 Here: what the waist asks for. Not here: the compiler (`compiler.py`), the C text (polygrad's shared renderer).
 """
 
 import ctypes
+import functools
 import os
 import platform
 import threading
@@ -13,61 +14,52 @@ from typing import Any
 
 import numpy as np
 
-from polygrad.driver import (
-    REDUCTIONS, SCALAR_OPS, DeviceInfo, DriverBase, DriverInfo, DriverUnavailable, Features, Kernel, Limits,
-    OutOfMemory, Prepared, Ref,
-)  # fmt: skip
-from polygrad.driver.ir import DTYPES, ITEMSIZE
+from polygrad import driver as pg
+from polygrad.driver.ir import DTYPES, ITEMSIZE, STORAGE
+from polygrad.driver.oracle import compute_dtype
 from polygrad.driver.render import C99, argument_value, collapse, cpu_style
 from polygrad_driver_cc.compiler import Compiler
 
 ALIGNMENT = 64
 C_TYPES = {"float32": ctypes.c_float, "float64": ctypes.c_double}
 C_TYPES |= {f"{sign}int{n}": getattr(ctypes, f"c_{sign}int{n}") for sign in ("", "u") for n in (8, 16, 32, 64)}
-MEMORY = ("buffer", "scratch", "local")
+NUMBERS = ("int", "scalar", "extra")
 
 
 class Block:
-    """Host memory, its own or adopted: a NumPy array of bytes and the address of its first."""
+    """Host memory, its own or adopted: an array of bytes, the address of the first, how many count as allocated."""
 
-    def __init__(self, memory: Any, owned: int) -> None:
-        self.memory, self.address, self.owned = memory, memory.ctypes.data, owned
+    def __init__(self, memory: Any, counted: int) -> None:
+        self.memory, self.address, self.counted = memory, memory.ctypes.data, counted
 
 
-class CcDriver(DriverBase):
+class CcDriver(pg.DriverBase):
     """Kernels as C99 from the shared renderer, compiled by the system's compiler, run on a few threads."""
 
-    info = DriverInfo(
-        "cc", "the host's cores through the system's C compiler", "a C compiler: cc, gcc or clang", api=(1, 0), ir=(1, 0)
-    )
+    info = pg.DriverInfo("cc", "the host's cores through C", "a compiler: cc, gcc or clang", api=(1, 0), ir=(1, 0))
 
-    def open(self, ordinal: int, options: Mapping[str, str]) -> DeviceInfo:
+    def open(self, ordinal: int, options: Mapping[str, str]) -> pg.DeviceInfo:
         if ordinal != 0:
-            raise DriverUnavailable(f"there is no device cc:{ordinal}; the cores of this machine are one device, cc:0")
+            raise pg.DriverUnavailable(f"there is no device cc:{ordinal}; the cores of a machine are one device, cc:0")
         self.compiler, self.lock, self.used = Compiler(), threading.Lock(), 0
-        self.threads = int(options.get("threads", os.cpu_count() or 1))
+        self.total, self.threads = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), os.cpu_count() or 1
         self.pool = ThreadPoolExecutor(self.threads, "polygrad-cc")
-        self.total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        self.prepared: dict[Kernel, Program] = {}
-        return DeviceInfo(
-            "cc", 0, platform.processor() or platform.machine(), frozenset(DTYPES), frozenset(SCALAR_OPS),
-            frozenset(REDUCTIONS), version=self.compiler.version, extra={"threads": str(self.threads)},
-            limits=Limits(self.total, self.total, ALIGNMENT, partials=4 * self.threads),
-            features=Features(host_memory=True, correctly_rounded=True, thread_safety="free"),
+        self.programs: dict[pg.Kernel, Program] = {}
+        return pg.DeviceInfo(
+            "cc", 0, platform.processor() or platform.machine(), frozenset(DTYPES), frozenset(pg.SCALAR_OPS),
+            frozenset(pg.REDUCTIONS), version=self.compiler.version, extra={"threads": str(self.threads)},
+            limits=pg.Limits(self.total, self.total, ALIGNMENT, partials=4 * self.threads),
+            features=pg.Features(host_memory=True, correctly_rounded=True, thread_safety="free"),
         )  # fmt: skip
 
     def close(self) -> None:
         self.pool.shutdown()
 
-    # ---- memory -------------------------------------------------------------------------------------------
-
     def allocate(self, nbytes: int) -> Block:
         with self.lock:  # the system grants what it does not have, so what is asked for is added up
             if nbytes > self.total - self.used:
-                raise OutOfMemory(
-                    f"cc:0 cannot allocate {nbytes} bytes: {self.used} of {self.total} are in use; drop arrays that "
-                    "are no longer needed"
-                )
+                have = f"{self.used} of {self.total} are in use"
+                raise pg.OutOfMemory(f"cc:0 cannot allocate {nbytes} bytes: {have}; drop arrays no longer needed")
             self.used += nbytes
         raw = np.empty(nbytes + ALIGNMENT, np.uint8)
         skip = -raw.ctypes.data % ALIGNMENT
@@ -75,7 +67,7 @@ class CcDriver(DriverBase):
 
     def free(self, handle: Block) -> None:
         with self.lock:
-            self.used -= handle.owned
+            self.used -= handle.counted
 
     def view(self, handle: Block, nbytes: int) -> memoryview:
         return memoryview(handle.memory)[:nbytes]
@@ -83,56 +75,56 @@ class CcDriver(DriverBase):
     def adopt(self, memory: memoryview) -> Block:
         return Block(np.frombuffer(memory, np.uint8), 0)
 
-    def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
-        data, start = np.frombuffer(attrs["data"], np.uint8), outs[0].offset * ITEMSIZE[outs[0].dtype]
-        outs[0].handle.memory[start : start + data.size] = data
+    def op_write(self, outs: Sequence[pg.Ref], ins: Sequence[pg.Ref], attrs: Mapping[str, Any]) -> None:
+        start = outs[0].offset * ITEMSIZE[outs[0].dtype]
+        memoryview(outs[0].handle.memory)[start : start + len(attrs["data"])] = attrs["data"]
 
-    def op_read(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
-        into, start = np.frombuffer(attrs["into"], np.uint8), ins[0].offset * ITEMSIZE[ins[0].dtype]
-        into[:] = ins[0].handle.memory[start : start + into.size]
+    def op_read(self, outs: Sequence[pg.Ref], ins: Sequence[pg.Ref], attrs: Mapping[str, Any]) -> None:
+        start = ins[0].offset * ITEMSIZE[ins[0].dtype]
+        attrs["into"][:] = memoryview(ins[0].handle.memory)[start : start + len(attrs["into"])]
 
-    # ---- kernels ------------------------------------------------------------------------------------------
+    def op_matmul(self, outs: Sequence[pg.Ref], ins: Sequence[pg.Ref], attrs: Mapping[str, Any]) -> None:
+        out, a, b = map(_array, (*outs, *ins))
+        out[...] = np.matmul(a, b, dtype=np.float32 if outs[0].dtype in STORAGE else out.dtype)
 
-    def prepare_fused(self, kernel: Kernel) -> Prepared:
-        return self.prepared.setdefault(kernel, Program(self, kernel))
+    def prepare_fused(self, kernel: pg.Kernel) -> pg.Prepared:
+        return self.programs.setdefault(kernel, Program(self, kernel))
+
+
+def _array(ref: pg.Ref) -> Any:
+    dtype = compute_dtype(ref.dtype)
+    flat = ref.handle.memory[: ref.handle.memory.size // dtype.itemsize * dtype.itemsize].view(dtype)[ref.offset :]
+    return np.lib.stride_tricks.as_strided(flat, ref.shape, [dtype.itemsize * stride for stride in ref.strides])
 
 
 class Program:
     """A kernel; for each tuple of launch ints that it meets, the functions to call and what they take."""
 
-    def __init__(self, driver: CcDriver, kernel: Kernel) -> None:
+    def __init__(self, driver: CcDriver, kernel: pg.Kernel) -> None:
         self.driver, self.kernel, self.launches = driver, kernel, dict[tuple[int, ...], Any]()
 
     def __call__(self, buffers: Sequence[Block], ints: tuple[int, ...], scalars: Sequence[Any]) -> None:
-        found = self.launches.get(ints)
-        if found is None:
-            found = self.launches[ints] = self._plan(ints)
-        bound, sizes, stages = found
+        bound, sizes, stages = self.launches.get(ints) or self.launches.setdefault(ints, self._plan(ints))
+        given = [*(block.address for block in buffers), *bound, *map(argument_value, scalars, self.kernel.scalars)]
         scratch = np.empty(sizes.scratch, np.uint8)
-        values = [argument_value(value, dtype) for value, dtype in zip(scalars, self.kernel.scalars, strict=True)]
-        first = [*(block.address for block in buffers), *bound, *values]
+        given += [sizes.parts, scratch.ctypes.data] if sizes.scratch else []
+        for (function, kept), items in zip(stages, sizes.items, strict=True):
+            run = functools.partial(self._run, function, given, kept, items)
+            list((self.driver.pool.map if items > 1 else map)(run, range(items)))
 
-        for (function, rest), items in zip(stages, sizes.items, strict=True):
-
-            def run(item: int, function: Any = function, rest: Any = rest, items: int = items) -> None:
-                rows = [np.empty(n, np.uint8) for n in sizes.local]  # what an item keeps of a row
-                given = {"extra": [sizes.parts], "scratch": [scratch.ctypes.data], "local": [r.ctypes.data for r in rows]}
-                function(*first, *[given[a.kind][a.position] for a in rest], item, items)
-
-            if items == 1:
-                run(0)
-            else:
-                list(self.driver.pool.map(run, range(items)))
+    @staticmethod
+    def _run(function: Any, given: Sequence[Any], kept: Sequence[int], items: int, item: int) -> None:
+        rows = [np.empty(nbytes, np.uint8) for nbytes in kept]  # what this item keeps of a row, from walk to walk
+        function(*given, *(row.ctypes.data for row in rows), item, items)
 
     def _plan(self, ints: tuple[int, ...]) -> tuple[tuple[int, ...], cpu_style.Sizes, list[Any]]:
         kernel, ints = collapse(self.kernel, ints)
         plan = cpu_style.plan(kernel, ints, self.driver.threads, C99)
-        source = cpu_style.render(kernel, plan, C99)
+        sizes, source = cpu_style.sizes(kernel, plan, ints, self.driver.threads), cpu_style.render(kernel, plan, C99)
         library, stages = self.driver.compiler.load(source.text), []
-        for stage in source.stages:
-            function = library[stage.name]
-            types = [ctypes.c_void_p if a.kind in MEMORY else C_TYPES[a.dtype] for a in stage.arguments]
-            function.argtypes, function.restype = [*types, ctypes.c_int64, ctypes.c_int64], None
-            rest = [a for a in stage.arguments if a.kind not in ("buffer", "int", "scalar")]
-            stages.append((function, rest))
-        return ints, cpu_style.sizes(kernel, plan, ints, self.driver.threads), stages
+        for name, arguments in source.stages:
+            function = library[name]
+            function.argtypes = [C_TYPES[a.dtype] if a.kind in NUMBERS else ctypes.c_void_p for a in arguments]
+            function.argtypes += [ctypes.c_int64, ctypes.c_int64]
+            stages.append((function, [sizes.local[a.position] for a in arguments if a.kind == "local"]))
+        return ints, sizes, stages
