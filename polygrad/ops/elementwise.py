@@ -355,12 +355,19 @@ def atan(xp: Any, x: Any, /) -> Any:
     return xp.atan(x)
 
 
+def _by_radius(xp: Any, a: Any, x: Any, y: Any) -> Any:
+    """Return a / (x * x + y * y), for a = x or y, without overflow or underflow of the squares."""
+    scale = xp.stop_gradient(xp.maximum(xp.abs(x), xp.abs(y)))
+    p, q = x / scale, y / scale
+    return a / scale / (p * p + q * q) / scale
+
+
 @elementwise(
     kinds=FLOAT,
     domain=(0.3, 2.0),
     vjp=(
-        lambda xp, g, out, y, x: xp.multiply_no_nan(x / (x * x + y * y), g),
-        lambda xp, g, out, y, x: xp.multiply_no_nan(-y / (x * x + y * y), g),
+        lambda xp, g, out, y, x: xp.multiply_no_nan(_by_radius(xp, x, x, y), g),
+        lambda xp, g, out, y, x: xp.multiply_no_nan(-_by_radius(xp, y, x, y), g),
     ),
     verb="take the angle of",
 )

@@ -140,7 +140,7 @@ def write(kernel: Kernel, launch: Launch, number: int, value: T, ref: Ref) -> No
         store(ref, value)
         return
     rows = value.expand(launch.extents).reshape(-1, *reduced)
-    for p, part in enumerate(rows.split(-(-len(rows) // bound.parts))):
+    for p, part in enumerate(torch.split(rows, -(-len(rows) // bound.parts))):
         place = bound.offset + p * bound.part_stride, reduced, bound.strides[kernel.parallel :]
         store(Ref(ref.handle, *place, ref.dtype), part.sum(0, dtype=value.dtype))
 
