@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 def check_name(name: str, installed: list[str]) -> str:
     """Return *name* if a driver may be called so and none of those *installed* is.
 
-    >>> check_name("acme", ["cpu"])
+    >>> check_name("acme", ["other"])
     'acme'
     """
     if not NAME.fullmatch(name):

@@ -17,6 +17,7 @@ from polygrad.runtime.memory import Buffer, Pool, Storage
 from polygrad.schedule.emit import LABEL_SHIFT
 
 _STATUS_BYTES = 16
+SITES = 1024  # checked launches remembered before the status word is looked at
 _CLEAR = memoryview(bytes(_STATUS_BYTES))
 
 
@@ -54,6 +55,9 @@ class State:
             self._tags = itertools.count(1)
             number = next(self._tags)
         self._sites[number] = site
+        if len(self._sites) > SITES:  # a loop that never looks at a value must not remember every launch
+            self.check()
+            self._sites[number] = site
         return number
 
     def check(self) -> None:
