@@ -32,7 +32,7 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort("quick", 240, 12, 1 << 13, 120, 40, alone=False),
+    "quick": Effort("quick", 480, 12, 1 << 13, 120, 40, alone=False),
     "standard": Effort("standard", 1800, 120, 1 << 18, 1000, 300, alone=True),
     "full": Effort("full", 1e9, 1800, 1 << 21, 5000, 2000, alone=True),
 }
@@ -97,14 +97,14 @@ class Bench:
     def write(self, handle: Any, data: Array, offset: int = 0) -> None:
         """Copy *data* to the block, *offset* elements from its beginning."""
         flat = np.ascontiguousarray(data).reshape(-1)
-        raw = memoryview(flat.view(np.uint8)).toreadonly()
+        raw = flat.view(np.uint8).data.toreadonly()
         self.device.launch_op("write", (Ref(handle, offset, flat.shape, (1,), dtype_name(flat)),), (), {"data": raw})
 
     def read(self, handle: Any, dtype: str, count: int, offset: int = 0) -> Array:
         """Return *count* elements of the block; bools keep whatever bytes they are."""
         into = np.full(count * ITEMSIZE[dtype], 0xA7, np.uint8)
         ref = Ref(handle, offset, (count,), (1,), dtype)
-        self.device.launch_op("read", (), (ref,), {"into": memoryview(into)})
+        self.device.launch_op("read", (), (ref,), {"into": into.data})
         return into.view(oracle.compute_dtype(dtype))
 
     def put(self, data: Array) -> Any:

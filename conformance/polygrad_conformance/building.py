@@ -99,9 +99,7 @@ def exact_case(
             changed = np.zeros(len(arrays[n]), bool)
             changed[:] = _bytes(expected[n]) != _bytes(arrays[n])
             errors[n] = np.where(changed, allowed(expected[n]), 0.0)
-    return Case(
-        0, kernel, tuple(arrays), tuple(ints), tuple(scalars), tuple(outputs), tuple(expected), tuple(errors)
-    )
+    return Case(0, kernel, tuple(arrays), tuple(ints), tuple(scalars), tuple(outputs), tuple(expected), tuple(errors))
 
 
 def _bytes(a: Array) -> Array:

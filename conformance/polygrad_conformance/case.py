@@ -47,11 +47,11 @@ class Case:
         return [b.copy() for b in self.buffers]
 
 
-class Mismatch(AssertionError):  # noqa: N818
+class Mismatch(AssertionError):
     """A driver's results are not what the kernel means."""
 
 
-def compare(case: Case, got: Sequence[Array], exact: bool = False) -> None:  # noqa: FBT001, FBT002
+def compare(case: Case, got: Sequence[Array], exact: bool = False) -> None:
     """Raise unless *got*, the contents of all buffers after a launch of *case*, is right.
 
     Integers and bools, guard bands, inputs, and floats that IEEE 754 decides must be equal (equal zeros may differ in

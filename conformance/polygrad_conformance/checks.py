@@ -69,7 +69,8 @@ def check(
                 raise TypeError(f"two checks have the id {name}; an id belongs to one")
             bound = _Bound(function, tuple(parameters))
             level = int(name[1 : name.index(".")])
-            _checks[name] = Check(name, level, function.__name__, bound, wanted, random, (function.__doc__ or "").strip())
+            place = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+            _checks[name] = Check(name, level, place, bound, wanted, random, (function.__doc__ or "").strip())
         return function
 
     return register

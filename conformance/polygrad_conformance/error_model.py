@@ -34,7 +34,7 @@ GREATEST = 1e18  # of any finite value, so that squares and sums stay far from o
 WORST = {"float32": 1e-4, "float64": 1e-11}  # relative error, beyond which a value is ill conditioned
 
 
-class IllConditioned(Exception):  # noqa: N818  not an error: a draw that the generator throws away
+class IllConditioned(Exception):
     """The data leave more than one right answer for this instruction."""
 
 

@@ -4,7 +4,7 @@ Here: capabilities as words, and the verdict for one check.
 Not here: outcomes (`outcome.py`).
 """
 
-import datetime
+import datetime as dt
 import fnmatch
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -74,9 +74,9 @@ def gate(check: Check, have: frozenset[str], wanted: Requirements) -> Gate:
     return Gate()
 
 
-def stale(wanted: Requirements, checks: Iterable[Check], today: datetime.date | None = None) -> list[str]:
+def stale(wanted: Requirements, checks: Iterable[Check], today: dt.date | None = None) -> list[str]:
     """Return a sentence for each expectation that is not allowed, matches nothing, or has expired."""
-    today = today or datetime.datetime.now(tz=datetime.UTC).date()
+    today = today or dt.datetime.now(tz=dt.UTC).date()
     known, found = list(checks), []
     patterns: dict[str, Any] = {**wanted.unsupported, **wanted.expected_failure}
     for pattern in patterns:
@@ -84,11 +84,13 @@ def stale(wanted: Requirements, checks: Iterable[Check], today: datetime.date | 
             found.append(f"{pattern} matches no test of this suite; correct or remove it")
     for pattern, expected in wanted.expected_failure.items():
         matched = [c for c in known if fnmatch.fnmatchcase(c.id, pattern)]
-        if datetime.date.fromisoformat(expected.until) < today:
+        if dt.date.fromisoformat(expected.until) < today:
             found.append(f"{pattern} was expected to fail until {expected.until}; mend it or set a new date")
         core = [c.id for c in matched if c.level <= TIERS["core"]]
         if core:
-            found.append(f"{pattern} expects {core[0]} to fail, which is below level {TIERS['core'] + 1}; none there may")
+            found.append(
+                f"{pattern} expects {core[0]} to fail, which is below level {TIERS['core'] + 1}; none there may"
+            )
         drawn = [c.id for c in matched if c.random]
         if drawn:
             found.append(f"{pattern} expects {drawn[0]} to fail, which draws random kernels; no such test may")

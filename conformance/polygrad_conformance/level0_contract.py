@@ -126,12 +126,6 @@ def discovery_imports_nothing(bench: Bench) -> None:
     assert run.returncode == 0, f"listing drivers imported the package of {bench.info.driver}: {run.stderr[-300:]}"
 
 
-@check("L0.open.same")
-def second_open_gives_the_same_device(bench: Bench) -> None:
-    """A device that is open is not opened twice."""
-    assert open_device(bench.registry, bench.device.name) is bench.device
-
-
 @check("L0.open.reopen")
 def device_opens_again(bench: Bench) -> None:
     """Three times closed and opened, the device describes itself alike and keeps bytes."""

@@ -127,9 +127,11 @@ def every_length_at_every_offset(bench: Bench) -> None:
         wanted[offset : offset + count] = data
         if count % 16 == 1:
             got = bench.read(handle, "uint8", len(base))
-            assert (got == wanted).all(), f"writing {count} bytes at {offset} changed {np.flatnonzero(got != wanted)[:5]}"
+            assert (got == wanted).all(), (
+                f"writing {count} bytes at {offset} changed {np.flatnonzero(got != wanted)[:5]}"
+            )
         host = np.full(count + 2 * AROUND, 0xA7, np.uint8)
-        into = memoryview(host)[AROUND : AROUND + count]
+        into = host[AROUND : AROUND + count].data
         bench.device.launch_op("read", (), (Ref(handle, offset, (count,), (1,), "uint8"),), {"into": into})
         assert (host[AROUND : AROUND + count] == data).all(), f"reading {count} bytes at {offset} gave other bytes"
         outside = np.concatenate([host[:AROUND], host[AROUND + count :]])
@@ -198,7 +200,7 @@ def view_is_the_block(bench: Bench) -> None:
 def adopted_memory_is_shared(bench: Bench) -> None:
     """adopt() makes a handle on foreign memory without a copy."""
     host = np.zeros(512, np.uint8)
-    handle = bench.device.adopt(memoryview(host))
+    handle = bench.device.adopt(host.data)
     assert handle is not None, "features.host_memory is declared, but adopt() gives None"
     data = pattern(bench, 512, 10)
     bench.write(handle, data)

@@ -53,7 +53,9 @@ def moved(
     views = (View(0, dtype, tuple(load[0])), View(1, dtype, tuple(store[0])))
     kernel = Kernel(len(extents), 0, (dtype, dtype), views, (), tuple(body), (Store(len(body) - 1, 1),))
     reach = sum(max(s * (n - 1), 0) for s, n in zip(load[1], extents, strict=True))
-    source = np.resize(values(dtype), load[2] + reach + 1) if not floats else np.arange(load[2] + reach + 1).astype(dtype)
+    source = (
+        np.resize(values(dtype), load[2] + reach + 1) if not floats else np.arange(load[2] + reach + 1).astype(dtype)
+    )
     out, margin = building.guarded(dtype, size)
     ints = (*extents, load[2], *_dynamic(load[0], load[1]), margin + store[2], *_dynamic(store[0], store[1]))
     return building.exact_case(kernel, [source, out], ints)
@@ -122,7 +124,7 @@ def reduced_views(bench: Bench, name: str) -> None:
     }[name]
     rank, still = len(extents), (0,) * (len(extents) - parallel)
     out: tuple[int | None, ...] = (*(1,) * parallel, *still)
-    views = (View(0, F, structure), View(1, F, out), View(2, F, out))  # type: ignore[arg-type]
+    views = (View(0, F, structure), View(1, F, out), View(2, F, out))
     body = (Instr("load", F, (), 0), Instr("reduce", F, (0,), "sum"), Instr("reduce", F, (0,), "max"),
             Instr("add", F, (1, 1)))  # fmt: skip
     kernel = Kernel(parallel, rank - parallel, (F, F, F), views, (), body, (Store(3, 1), Store(2, 2)))
@@ -259,5 +261,3 @@ def inputs_stay_as_they_are(bench: Bench) -> None:
     a, b, c = (np.arange(20, dtype=F) + k for k in range(3))
     out, margin = building.guarded(F, 20)
     bench.judge(building.exact_case(kernel, [a, b, c, out], (20, 0, 19, -1, 0, 0, margin)))
-
-

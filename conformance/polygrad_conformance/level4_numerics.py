@@ -15,8 +15,8 @@ from polygrad_conformance.error_model import ABSOLUTE, CEILING
 
 FLOATS = ("float32", "float64")
 TOGETHER = 6  # functions in one kernel
-EXACT = ("add", "subtract", "multiply", "maximum", "minimum", "fmod", "floor", "ceil", "trunc", "round", "copysign", "nextafter",
-         "less", "equal")  # fmt: skip
+EXACT = ("add", "subtract", "multiply", "maximum", "minimum", "fmod", "floor", "ceil", "trunc", "round", "copysign",
+         "nextafter", "less", "equal")  # fmt: skip
 
 
 @check(
@@ -45,8 +45,8 @@ def functions(bench: Bench, op: str, dtype: str) -> None:
     where = ", ".join(repr(float(a[worst])) for a in args)
     bench.figures.setdefault("ulp", {})[f"{op}.{dtype}"] = (float(apart[worst]), limit, where)
     assert apart[worst] <= limit + 0.01, (
-        f"{op}({where}) of {dtype} is {apart[worst]:.3g} ULP off: it gave {got[worst]!r}, the value is {exact[worst]!r}; "
-        f"{limit:g} ULP are allowed"
+        f"{op}({where}) of {dtype} is {apart[worst]:.3g} ULP off: it gave {got[worst]}, the value is "
+        f"{exact[worst]}; {limit:g} ULP are allowed"
     )
 
 
@@ -106,11 +106,11 @@ def exact_arithmetic(bench: Bench, dtype: str) -> None:
 
 @check("L4.contract.{0}", each=[(d,) for d in FLOATS], needs=lambda d: (f"dtype.{d}",))
 def no_contraction(bench: Bench, dtype: str) -> None:
-    """a * b + c rounds twice, and so does a * b - c: no fma."""
+    """A * b + c rounds twice, and so does a * b - c: no fma."""
     rng = bench.rng(42)
     views = tuple(View(k, dtype, (1,)) for k in range(5))
-    body = (*(Instr("load", dtype, (), k) for k in range(3)), Instr("multiply", dtype, (0, 1)), Instr("add", dtype, (3, 2)),
-            Instr("subtract", dtype, (3, 2)))  # fmt: skip
+    body = (*(Instr("load", dtype, (), k) for k in range(3)), Instr("multiply", dtype, (0, 1)),
+            Instr("add", dtype, (3, 2)), Instr("subtract", dtype, (3, 2)))  # fmt: skip
     kernel = Kernel(1, 0, (dtype,) * 5, views, (), body, (Store(4, 3), Store(5, 4)))
     a, b = (rng.uniform(1, 2, 3000).astype(dtype) for _ in range(2))
     c = -(a * b) * rng.choice([1.0, -1.0], 3000).astype(dtype)
@@ -128,9 +128,13 @@ def storage_formats(bench: Bench, dtype: str) -> None:
     single = bench.rng(43).integers(0, 1 << 32, 20000, dtype=np.uint32).view(np.float32)
     with np.errstate(all="ignore"):
         ties = every[np.isfinite(every.astype(np.float32))].astype(np.float32) * np.float32(1 + 2.0**-9)
-        data = np.concatenate([single, ties[:: 1 if bench.effort.alone else 7], np.float32(0.1) * every.astype(np.float32)])
+        data = np.concatenate(
+            [single, ties[:: 1 if bench.effort.alone else 7], np.float32(0.1) * every.astype(np.float32)]
+        )
     got = bench.launch(
-        building.unary("float32", Instr("cast", dtype, (0,))), [data, building.blank(dtype, len(data))], (len(data), 0, 0)
+        building.unary("float32", Instr("cast", dtype, (0,))),
+        [data, building.blank(dtype, len(data))],
+        (len(data), 0, 0),
     )[1]
     want = oracle.compute(Instr("cast", dtype), [data])
     if not bench.info.features.subnormals:
@@ -154,12 +158,14 @@ def reductions(bench: Bench, how: str, dtype: str) -> None:
         rows = rng.uniform(-1, 1, (3, n)) if how == "sum" else rng.uniform(0.97, 1.03, (3, n))
         rows[1] = np.abs(rows[1])
         data = rows.astype(dtype)
-        got = bench.launch(kernel, [data.reshape(-1), building.blank(dtype, 3)], (3, n, 0, n, 0))[1].astype(np.longdouble)
+        got = bench.launch(kernel, [data.reshape(-1), building.blank(dtype, 3)], (3, n, 0, n, 0))[1].astype(
+            np.longdouble
+        )
         exact = getattr(data.astype(np.longdouble), how)(axis=1)
         scale = np.abs(data.astype(np.longdouble)).sum(axis=1) if how == "sum" else n * np.abs(exact)
         allowed = (min(n - 1, 8 + 4 * n**0.5) if how == "sum" else 1) * eps * scale + eps * np.abs(exact)
         wrong = np.abs(got - exact) > allowed
-        assert not wrong.any(), f"{how} of {n} values of {dtype}: {got[wrong][0]!r}, exactly {exact[wrong][0]!r}"
+        assert not wrong.any(), f"{how} of {n} values of {dtype}: {got[wrong][0]}, exactly {exact[wrong][0]}"
 
 
 @check("L4.reduce.storage.{0}", each=[("float16",), ("bfloat16",)], needs=lambda d: (f"dtype.{d}",))

@@ -31,7 +31,7 @@ def random_kernels(bench: Bench, part: int) -> None:
         seed = 1_000_000 * bench.seed + SLICES * count + part
         case = random_case(seed, dtypes=info.dtypes, scalar_ops=info.scalar_ops, reductions=info.reductions)
         count += 1
-        if len(case.kernel.buffers) > info.limits.max_buffers or len(case.kernel.body) > info.limits.max_instructions:
+        if not _fits(bench, case):
             continue
         try:
             bench.judge(case)
@@ -39,6 +39,16 @@ def random_kernels(bench: Bench, part: int) -> None:
             small = shrinking.shrink(case, lambda smaller: _fails(bench, smaller))
             raise Failure(f"random kernel {seed}: {failure}", small) from None
     bench.figures["random kernels"] = bench.figures.get("random kernels", 0) + count
+
+
+def _fits(bench: Bench, case: Case) -> bool:
+    limits, sizes = bench.info.limits, [b.nbytes for b in case.buffers]
+    return bool(
+        len(case.kernel.buffers) <= limits.max_buffers
+        and len(case.kernel.body) <= limits.max_instructions
+        and max(sizes) <= limits.max_alloc
+        and sum(sizes) <= limits.total // 2
+    )
 
 
 def _fails(bench: Bench, case: Case) -> bool:
@@ -49,7 +59,9 @@ def _fails(bench: Bench, case: Case) -> bool:
     return False
 
 
-def _strided(rng: np.random.Generator, dtype: str, shape: Sequence[int], how: str) -> tuple[Array, Array, int, tuple[int, ...]]:
+def _strided(
+    rng: np.random.Generator, dtype: str, shape: Sequence[int], how: str
+) -> tuple[Array, Array, int, tuple[int, ...]]:
     """Return memory, the array that lies in it, its offset and strides in elements."""
     target = oracle.compute_dtype(dtype)
 
@@ -119,12 +131,16 @@ def matmul_is_float32(bench: Bench) -> None:
     target, x, y = bench.put(building.blank("float32", 64)), bench.put(a), bench.put(b)
     bench.op("matmul", (_ref(target, want, "float32"),), (_ref(x, a, "float32"), _ref(y, b, "float32")), {})
     got = bench.read(target, "float32", 64).reshape(8, 8)
-    assert np.abs(got - want).max() <= 64 * 2.0**-23 * 64, f"matmul of float32 gave {got[0, 0]!r}, expected {want[0, 0]!r}"
+    assert np.abs(got - want).max() <= 64 * 2.0**-23 * 64, f"matmul of float32 gave {got[0, 0]}, expected {want[0, 0]}"
+
+
+def _not_a_number(a: Array) -> Array:
+    return np.isnan(a) if a.dtype.kind == "f" else np.zeros(a.shape, bool)
 
 
 def _same(what: str, got: Array, want: Array) -> None:
     a, b = (x.astype(np.float64) if x.dtype == ml_dtypes.bfloat16 else x for x in (got, want))
-    wrong = ~((a == b) | ((a != a) & (b != b)))
+    wrong = ~((a == b) | (_not_a_number(a) & _not_a_number(b)))
     if wrong.any():
         place = int(np.argmax(wrong))
         raise AssertionError(f"{what}: {int(wrong.sum())} of {len(want)} are wrong; element {place} is {got[place]}, "

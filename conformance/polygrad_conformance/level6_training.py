@@ -107,7 +107,7 @@ def _cnn() -> Any:
 MODELS: dict[str, tuple[Callable[[], Any], Callable[[np.random.Generator], tuple[Array, Array]], int]] = {
     "mlp": (_mlp, lambda rng: _clusters(rng, (12,)), STEPS),
     "cnn": (_cnn, lambda rng: _clusters(rng, (1, 6, 6)), 10),
-    "attention": (_Attention, lambda rng: _sequences(rng), 10),  # noqa: PLW0108  defined below
+    "attention": (_Attention, lambda rng: _sequences(rng), 10),
 }
 
 

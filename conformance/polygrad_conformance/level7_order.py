@@ -118,7 +118,7 @@ def host_memory_is_free_at_once(bench: Bench) -> None:
     ref = Ref(device, 0, (3000,), (1,), F)
     for k, out in enumerate(outs):
         host[:] = k
-        bench.device.launch_op("write", (ref,), (), {"data": memoryview(host.view(np.uint8)).toreadonly()})
+        bench.device.launch_op("write", (ref,), (), {"data": host.view(np.uint8).data.toreadonly()})
         launch((device, out), (3000, 0, 0), (0.0,))
         host[:] = -1
     for k, out in enumerate(outs):
@@ -144,7 +144,7 @@ def ops_and_kernels_in_one_order(bench: Bench) -> None:
 @check("L7.order.scalars")
 def scalars_belong_to_their_launch(bench: Bench) -> None:
     """Launch scalars and ints are taken when the launch is made: a list that is changed later changes nothing."""
-    launch, outs = bench.prepare(_copy()), [bench.put(np.zeros(2000, F)) for _ in range(10)]
+    launch, outs = bench.prepare(_copy()), [bench.put(np.full(2000, -5, F)) for _ in range(10)]
     zero = bench.put(np.zeros(2000, F))
     scalars = [0.0]
     buffers = [zero, outs[0]]
@@ -155,7 +155,7 @@ def scalars_belong_to_their_launch(bench: Bench) -> None:
     scalars[0], buffers[1] = -1.0, zero
     for k, out in enumerate(outs):
         got = bench.read(out, F, 2000)
-        assert (got == k).all(), f"launch {k} used the scalar {got[0]}"
+        assert (got == k).all(), f"the launch with the scalar {k} left {got[0]}"
 
 
 @check("L7.order.room")

@@ -97,15 +97,15 @@ def _step(device: str) -> tuple[Any, Any]:
     with pg.device(device):
         model = pg.nn.Sequential(pg.nn.Linear(37, 53), pg.nn.Tanh(), pg.nn.Linear(53, 3))
         optimizer = pg.optim.SGD(model, lr=0.1)
-        x = pg.random.normal((29, 37), dtype=pg.float32)
-        y = pg.random.normal((29, 3), dtype=pg.float32)
+        rng = np.random.default_rng(5)
+        x, y = (pg.asarray(rng.normal(size=(29, n)), dtype=pg.float32) for n in (37, 3))
         pg.realize(x, y, *model.parameters())
 
     def step() -> float:
         with pg.device(device):
             loss = pg.mean((model(x) - y) ** 2)
             loss.backward()
-            optimizer.step()
+            optimizer.step(also=loss)
             optimizer.zero_grad()
             return float(loss)
 
@@ -114,11 +114,12 @@ def _step(device: str) -> tuple[Any, Any]:
 
 @check("L8.oom.persistent.{0}", each=[(n,) for n in PLACES])
 def an_allocation_fails_and_stays_failed(bench: Bench, nth: int) -> None:
-    """From the nth allocation of a step on all fail: OutOfMemory, parameters as they were, and the next try succeeds."""
+    """From the nth allocation of a step on all fail: OutOfMemory, parameters as they were; the next try succeeds."""
     name = bench.device.name
     model, step = _step(name)
     before = [np.asarray(p.detach()) for p in model.parameters()]
-    pg.empty_cache()
+    gc.collect()
+    pg.empty_cache(name)
     failing = Failing(name, nth, once=False)
     bench.registry.register(failing)
     try:
@@ -130,6 +131,7 @@ def an_allocation_fails_and_stays_failed(bench: Bench, nth: int) -> None:
         raise AssertionError(f"a failed allocation came out as {type(error).__name__}: {error}") from error
     finally:
         bench.registry.unregister(failing)
+    assert failing.failed or failing.count <= nth, f"allocation {nth} failed, and the step did not"
     model, step = _step(name)
     first, second = step(), step()
     assert second < first, f"after an allocation had failed, two steps gave the losses {first} and {second}"
@@ -142,7 +144,8 @@ def an_allocation_fails_once(bench: Bench) -> None:
     wanted = _step(name)[1]()
     for nth in PLACES:
         _, step = _step(name)
-        pg.empty_cache()
+        gc.collect()
+        pg.empty_cache(name)
         failing = Failing(name, nth, once=True)
         bench.registry.register(failing)
         try:
@@ -178,14 +181,17 @@ def launches_leak_nothing(bench: Bench) -> None:
         return (info.free if info else 0), _resident()
 
     rounds(20)
-    before = rounds(5)
-    after = rounds(5 * bench.effort.repeats)
-    lost = before[0] - after[0]
-    moved = 2 * 4 * count * 5 * bench.effort.repeats  # bytes that were allocated meanwhile
-    if bench.info.limits.total <= 1 << 34 or lost > moved // 4:  # a shared device's free memory is not ours alone
-        assert lost <= moved // 4, f"{lost} bytes of the device are gone after allocating and freeing {moved}"
-    grown = after[1] - before[1]
-    assert grown <= max(moved // 4, 1 << 24), f"the process grew by {grown} bytes while {moved} were allocated and freed"
+    turns = 5 * bench.effort.repeats
+    moved = 2 * 4 * count * turns  # bytes that are allocated and freed in one measurement
+    lost = grown = 0
+    for _ in range(3):  # others may use the same memory meanwhile: a leak shows every time
+        before, after = rounds(5), rounds(turns)
+        lost, grown = before[0] - after[0], after[1] - before[1]
+        if lost <= moved // 4 and grown <= max(moved // 4, 1 << 24):
+            return
+    raise AssertionError(
+        f"while {moved} bytes were allocated and freed, the device lost {lost} bytes and the process grew by {grown}"
+    )
 
 
 @check("L8.leak.training")
@@ -200,8 +206,12 @@ def training_leaks_nothing(bench: Bench) -> None:
         step()
     gc.collect()
     after = pg.memory_stats(bench.device.name)
-    assert after["used"] <= before["used"], f"{bench.effort.repeats} steps: {before['used']} bytes in use, then {after['used']}"
-    assert after["held"] <= before["held"] * 1.5 + 65536, f"the pool grew from {before['held']} to {after['held']} bytes"
+    assert after["used"] <= before["used"], (
+        f"{bench.effort.repeats} steps: {before['used']} bytes in use, then {after['used']}"
+    )
+    assert after["held"] <= before["held"] * 1.5 + 65536, (
+        f"the pool grew from {before['held']} to {after['held']} bytes"
+    )
 
 
 @check("L8.close.live_arrays")

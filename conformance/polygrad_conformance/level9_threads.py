@@ -30,7 +30,7 @@ def together(work: Callable[[int], None]) -> None:
         try:
             barrier.wait()
             work(number)
-        except BaseException as error:  # noqa: BLE001  raised below, in the thread that judges
+        except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(THREADS)]
@@ -43,7 +43,9 @@ def together(work: Callable[[int], None]) -> None:
 
 
 def _kernel(number: int) -> Kernel:
-    return building.unary(F, Instr("const", F, (), float(number + 1)), Instr("multiply", F, (0, 1)), Instr("add", F, (2, 0)))
+    return building.unary(
+        F, Instr("const", F, (), float(number + 1)), Instr("multiply", F, (0, 1)), Instr("add", F, (2, 0))
+    )
 
 
 def _launched(bench: Bench, kernel: Kernel, data: Array) -> Array:
@@ -56,7 +58,7 @@ def _launched(bench: Bench, kernel: Kernel, data: Array) -> Array:
         bench.write(handle, array)
     launch(tuple(handles), (len(data), 0, 0), ())
     got = np.empty(len(data), F)
-    into = memoryview(got.view(np.uint8))
+    into = got.view(np.uint8).data
     device.launch_op("read", (), (Ref(handles[1], 0, (len(data),), (1,), F),), {"into": into})
     for handle in handles:
         device.free(handle)
@@ -90,7 +92,9 @@ def compiling_at_once(bench: Bench) -> None:
         for turn in range(2):
             kernel = _kernel(100 + (number + turn) % 3)
             data = np.arange(777, dtype=F) + number
-            assert (_launched(bench, kernel, data) == _right(kernel, data)).all(), "a launch ran another thread's program"
+            assert (_launched(bench, kernel, data) == _right(kernel, data)).all(), (
+                "a launch ran another thread's program"
+            )
 
     together(work)
 

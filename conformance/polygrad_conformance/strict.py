@@ -74,14 +74,16 @@ class Queue:
         self.jobs.put(job)
 
 
-def _serve(jobs: "queue.SimpleQueue[Job | None]", rng: random.Random, delay: float, failed: Callable[[BaseException], None]) -> None:
+def _serve(
+    jobs: "queue.SimpleQueue[Job | None]", rng: random.Random, delay: float, failed: Callable[[BaseException], None]
+) -> None:
     while (job := jobs.get()) is not None:
         for earlier in job.after:
             earlier.done.wait()
         if delay and rng.random() < 0.1:
             time.sleep(delay * rng.random())
         try:
-            assert job.work is not None  # noqa: S101  set when it was made, dropped below
+            assert job.work is not None
             job.work()
         except Exception as error:
             failed(error)
@@ -118,7 +120,7 @@ class StrictDriver(DriverBase):
         self.queues = [Queue(seed + k, delay, self.errors.append) for k in range(count)]
         self.turn = 0
         return DeviceInfo(
-            "strict",
+            self.info.name,
             ordinal,
             f"oracle, {self.variant}",
             dtypes=frozenset(DTYPES) - LACKS.get(self.variant, set()),
@@ -175,7 +177,7 @@ class StrictDriver(DriverBase):
         if self.variant != "host_memory":
             return None
         self.synchronize()
-        return memoryview(self._block(handle))[:nbytes]
+        return self._block(handle)[:nbytes].data
 
     def adopt(self, memory: memoryview) -> int | None:
         if self.variant != "host_memory":
@@ -210,12 +212,12 @@ class StrictDriver(DriverBase):
         if errors:
             raise errors[0]
 
-    def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+    def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
         ref, data = outs[0], np.frombuffer(attrs["data"], np.uint8).copy()
         target = self._bytes(ref, len(data))
         self._enqueue([ref.handle], lambda: np.copyto(target, data))
 
-    def op_read(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+    def op_read(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
         ref, into = ins[0], np.frombuffer(attrs["into"], np.uint8)
         source = self._bytes(ref, len(into))
         self._enqueue([ref.handle], lambda: np.copyto(into, source)).done.wait()

@@ -24,12 +24,8 @@ def assert_same(what: str, args: Sequence[Array], got: Array, want: Array, *, si
         given = ", ".join(str(a[place]) for a in args)
         raise AssertionError(
             f"{what}: {int(wrong.sum())} of {len(want)} are wrong; of ({given or f'element {place}'}) it gave "
-            f"{_shown(got[place])}, expected {_shown(want[place])}"
+            f"{got[place]}, expected {want[place]}"
         )
-
-
-def _shown(value: object) -> str:
-    return f"{value!r}"
 
 
 def _different(got: Array, want: Array, *, signs: bool) -> Array:
@@ -78,9 +74,7 @@ def ceiling(op: str, dtype: str, *, correctly_rounded: bool = False) -> float:
     return CEILING.get(op, 0.5)
 
 
-def assert_special(
-    op: str, dtype: str, args: Sequence[Array], got: Array, want: Array, *, subnormals: bool
-) -> None:
+def assert_special(op: str, dtype: str, args: Sequence[Array], got: Array, want: Array, *, subnormals: bool) -> None:
     """Judge *op* on awkward values against the oracle, which rounds once."""
     if op not in CEILING:
         wrong = _different(got, want, signs=op in SIGNED)
@@ -100,6 +94,6 @@ def assert_special(
         place = int(np.argmax(wrong))
         given = ", ".join(str(a[place]) for a in args)
         raise AssertionError(
-            f"{op} of {dtype}: {int(wrong.sum())} of {len(want)} are wrong; {op}({given}) gave {_shown(got[place])}, "
-            f"expected {_shown(want[place])}"
+            f"{op} of {dtype}: {int(wrong.sum())} of {len(want)} are wrong; {op}({given}) gave {got[place]}, "
+            f"expected {want[place]}"
         )

@@ -4,6 +4,7 @@ Here: `Array`, the functions of the table on arrays, creation, gradients, transf
 Not here: how anything is computed.
 """
 
+from polygrad.array import operators  # gives Array its operators
 from polygrad.array.object import Array
 
-__all__ = ["Array"]
+__all__ = ["Array", "operators"]

@@ -8,7 +8,8 @@ from typing import Any
 
 from polygrad import dtypes
 from polygrad.array.creation import asarray
-from polygrad.array.object import Array, operand
+from polygrad.array.object import Array
+from polygrad.array.operators import operand
 from polygrad.errors import DTypeError, GradError, ShapeError
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING

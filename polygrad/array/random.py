@@ -16,7 +16,8 @@ from typing import Any
 from polygrad import dtypes
 from polygrad.array.config import default_float, default_int, resolve
 from polygrad.array.functions import wrap
-from polygrad.array.object import Array, as_node
+from polygrad.array.object import Array
+from polygrad.array.operators import as_node
 from polygrad.graph.functions import F
 from polygrad.ops.randomness import words_for
 
