@@ -125,7 +125,7 @@ def test_rmsnorm_gradient_writes_dx_and_the_parts_of_dgamma_in_one_kernel():
     launched(
         kernel, [x.ravel(), gamma, dy.ravel(), dx, dgamma], (n, m, 0, m, 0, 0, m, 0, m, 1, parts, m), (float(m), 1e-5)
     )
-    X, G, DY = x.astype(np.float64), gamma.astype(np.float64), dy.astype(np.float64)  # noqa: N806  the formula's names
+    X, G, DY = x.astype(np.float64), gamma.astype(np.float64), dy.astype(np.float64)
     r = 1 / np.sqrt((X * X).mean(1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(
         dx.reshape(n, m), r * (G * DY - X * r**2 * (G * DY * X).mean(1, keepdims=True)), rtol=1e-4, atol=1e-6
@@ -337,7 +337,8 @@ GOOD = Kernel(
      View(4, F, (0, 1), partial=True)), (F, "bool"),
     program(
         ("load", F, (), 0), ("load", "int32", (), 1), ("load", F, (1,), 2), ("scalar", F, (), 0),
-        ("scalar", "bool", (), 1), ("const", F, (), 1.5), ("iota", "int64", (), 1), ("cast", F, (6,)), ("bitcast", "int32", (0,)),
+        ("scalar", "bool", (), 1), ("const", F, (), 1.5), ("iota", "int64", (), 1), ("cast", F, (6,)),
+        ("bitcast", "int32", (0,)),
         ("where", F, (4, 0, 3)), ("reduce", F, (9,), "sum"), ("add", F, (10, 2)), ("less", "bool", (0, 5)),
     ), (Store(11, 3), Store(9, 4)), 3,
 )  # fmt: skip

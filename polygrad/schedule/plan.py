@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from polygrad import shapes
 from polygrad.driver.ir import ITEMSIZE, Kernel
 from polygrad.driver.types import DeviceInfo
+from polygrad.errors import UnsupportedOp
 from polygrad.graph.node import Node
 from polygrad.schedule.decompose_product import product_launches
 from polygrad.schedule.emit import STATUS, Emitter, FusedLaunch, finishing
@@ -198,6 +199,11 @@ class _Numbering:
         if node.spec.op.kind == "reduce":
             return [self._fused(launch, list(launch.outputs)) for launch in product_launches(node, step.operands[0])]
         name = {"matmul": "matmul", "random": "random_bits", "scatter": "scatter_add"}[node.spec.op.kind]
+        if name == "random_bits" and name not in self.info.ops and "uint64" not in self.info.dtypes:
+            raise UnsupportedOp(
+                f"{self.info.device} cannot draw random numbers: its driver has neither the op random_bits nor uint64, "
+                "from which the core would make it; draw on another device and move them with .to_device(...)"
+            )
         if name not in self.info.ops:
             return [self._fused(library_launch(node, step.operands), [node])]
         out = Operand(self.slot(node), 0, node.aval.shape, shapes.strides(node.aval.shape), node.dtype.name)
