@@ -21,6 +21,7 @@ from polygrad.schedule.views import MOVEMENT, View, contiguous, view_of
 
 LIBRARY = {"matmul", "random", "scatter"}
 CHEAP_OPS = 24  # a value of at most this many instructions from one load is computed again rather than stored
+MANY_LOADS = 2  # operands: beyond, they are not counted
 SMALL = 256  # elements: below, sharing is not worth a thought
 JOIN_WINDOW = 32  # kernels looked at when a seed asks for company
 
@@ -79,21 +80,27 @@ class Fusion:
 
     def _costs(self) -> dict[Node, tuple[int, int]]:
         """Return for each node how many loads of its own size, and instructions, computing it again takes (capped)."""
+        memory: dict[Node, frozenset[Node]] = {}  # what is read, each once however often it is used
+        work: dict[Node, frozenset[Node]] = {}  # what is computed
+        extra: dict[Node, int] = {}
         out: dict[Node, tuple[int, int]] = {}
         for n in self.order:
-            loads = ops = 0
             kind = n.spec.op.kind
             if kind in LIBRARY or kind == "reduce":
-                out[n] = (1, 0)
+                memory[n], work[n], out[n] = frozenset((n,)), frozenset(), (1, 0)
                 continue
-            for p in set(n.parents):
+            reads: set[Node] = set()
+            makes: set[Node] = set() if kind in MOVEMENT else {n}
+            for p in n.parents:
                 if p.spec.op.kind == "scalar":
                     continue
-                have = (1, 0) if p.storage is not None else out.get(p, (1, 0))
-                if p.aval.size * 8 >= n.aval.size:
-                    loads += have[0]
-                ops += have[1]
-            out[n] = (min(loads, 99), min(ops + (kind not in MOVEMENT) + self._extra(n), 999))
+                if p.aval.size * 8 >= n.aval.size and len(reads) <= MANY_LOADS:
+                    reads |= memory.get(p) or {p}
+                if len(makes) <= CHEAP_OPS:
+                    makes |= work.get(p, frozenset())
+            extra[n] = self._extra(n)
+            memory[n], work[n] = frozenset(reads), frozenset(makes)
+            out[n] = (len(reads), len(makes) + sum(extra.get(m, 0) for m in makes))
         return out
 
     def _extra(self, node: Node) -> int:
