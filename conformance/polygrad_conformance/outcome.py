@@ -13,7 +13,6 @@ from polygrad_conformance.checks import TIERS
 SCHEMA = 1
 OK, FAILED, USAGE, NOT_LOADED, TOO_LITTLE, STALE = range(6)
 BAD = ("failed", "crashed", "hung")
-STATUSES = ("passed", *BAD, "xfailed", "xpassed", "skipped", "unsupported", "not run")
 
 
 @dataclass

@@ -183,7 +183,7 @@ class Program:
                 launch([buffers[s].handle for s in slots], here, values)
             else:
                 status = self.state.status()
-                tag = self.state.tag({k: _origin(order[at], k) for k, at in step.traced.items()})
+                tag = self.state.tag({k: _origin(order[at]) for k, at in step.traced.items()})
                 launch([buffers[s].handle if s >= 0 else status for s in slots], (*here, tag), values)
             for slot in ends:
                 buffers[slot] = None
@@ -237,7 +237,7 @@ def set_matmul_precision(precision: str) -> None:
     _precision[0] = precision
 
 
-def _origin(node: Node, _instruction: int) -> tuple[str, tuple[int, ...], Any]:
+def _origin(node: Node) -> tuple[str, tuple[int, ...], Any]:
     """Return what an OutOfBounds says of a node: a verb, the sizes of the axes that are indexed, the user's line."""
     if node.spec.op.kind == "check":
         size, label = node.spec.attrs

@@ -225,7 +225,7 @@ class Fusion:
             if group.covers(demand) or node.spec.op.kind == "reduce":
                 return True
         cheap = loads <= 1 and ops <= CHEAP_OPS and node.spec.op.kind != "reduce"
-        return cheap and not (node in self.wanted and self._cost[node][1] > CHEAP_OPS // 2)
+        return cheap and not (node in self.wanted and ops > CHEAP_OPS // 2)
 
     def _keep_extras(self, group: Group, seed: Node) -> None:
         """Store from *group* what is wanted elsewhere, or offered, and computed here anyway."""

@@ -11,7 +11,7 @@ Which of them exist at a place is kept in a `Scope`, a dict from (position, is a
 from collections.abc import Iterable, Sequence
 
 from polygrad.driver.ir import Instr, Kernel, View
-from polygrad.driver.render.addressing import Addressing
+from polygrad.driver.render.addressing import Addressing, varying
 from polygrad.driver.render.expressions import Expressions
 
 Scope = dict[tuple[int, bool], str]
@@ -23,29 +23,6 @@ DEAR = frozenset(
         "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "pow", "erf", "fmod", "nextafter", "quotient", "modulo",
     }
 )  # fmt: skip
-
-
-def varying(kernel: Kernel, axis: int) -> tuple[bool, ...]:
-    """Return for each instruction whether its value varies along *axis*; a reduction over it ends that.
-
-    >>> from polygrad.driver.ir import Instr, View
-    >>> row_sum = Kernel(1, 1, ("float32",), (View(0, "float32", (None, 1)),), (),
-    ...                  (Instr("load", "float32", (), 0), Instr("reduce", "float32", (0,), "sum")), ())
-    >>> varying(row_sum, 1), varying(row_sum, 0)
-    ((True, False), (True, True))
-    """
-    out: list[bool] = []
-    for instr in kernel.body:
-        varies = any(out[a] for a in instr.args)
-        if instr.op == "load":
-            view = kernel.views[instr.attr]
-            varies = varies or view.strides[axis] != 0 or axis in view.window
-        elif instr.op == "iota":
-            varies = instr.attr == axis
-        elif instr.op == "reduce" and axis >= kernel.parallel:
-            varies = False
-        out.append(varies)
-    return tuple(out)
 
 
 class Values:

@@ -353,5 +353,3 @@ C99 = Dialect(
         ("int64", "float64"): "pg_long_as_double",
     },
 )
-
-DIALECTS = {dialect.name: dialect for dialect in (OPENCL, CUDA, C99)}

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polygrad.driver.ir import ITEMSIZE, Kernel, placements
-from polygrad.driver.render.addressing import fits_int32, named_ints, view_strides
+from polygrad.driver.render.addressing import fits_int32, named_ints, varying, view_strides
 from polygrad.driver.render.collapse import extent_products
 from polygrad.driver.render.gpu_schedule import words_between_passes
-from polygrad.driver.render.gpu_values import varying
 
 Strategy = Literal["elementwise", "tiles", "rows", "columns"]
 VECTOR_BYTES = 16
@@ -225,7 +224,7 @@ class Facts:
 
     def _scattered(self, axis: int) -> set[int]:
         """Return the views whose gather indices vary along *axis*."""
-        varies = varying(self.kernel, axis, 2)
+        varies = varying(self.kernel, axis)
         loads = [i for i in self.kernel.body if i.op == "load"]
         return {i.attr for i in loads if any(varies[a] for a in i.args)}
 

@@ -12,8 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from polygrad.driver.ir import Kernel
-from polygrad.driver.render.addressing import Addressing
+from polygrad.driver.render.addressing import Addressing, varying
 from polygrad.driver.render.expressions import Expressions
 
 Names = tuple[str, ...]
@@ -62,24 +61,6 @@ def all_of(*conditions: str) -> str:
     return " && ".join(c for c in conditions if c)
 
 
-def varying(kernel: Kernel, axis: int, width: int) -> tuple[bool, ...]:
-    """Return for each instruction whether its value differs between the elements of a vector along *axis*."""
-    if width == 1:
-        return (False,) * len(kernel.body)
-    out: list[bool] = []
-    for instr in kernel.body:
-        varies = any(out[a] for a in instr.args)
-        if instr.op == "load":
-            view = kernel.views[instr.attr]
-            varies = varies or view.strides[axis] != 0 or axis in view.window
-        elif instr.op == "iota":
-            varies = instr.attr == axis
-        elif instr.op == "reduce" and axis >= kernel.parallel:
-            varies = False
-        out.append(varies)
-    return tuple(out)
-
-
 class Values:
     """Computes values at points, each once in a scope.
 
@@ -98,7 +79,7 @@ class Values:
         self.axis = axis
         self.width = width
         self.vectors = vectors
-        self.varies = varying(self.kernel, axis, width)
+        self.varies = varying(self.kernel, axis) if width > 1 else (False,) * len(self.kernel.body)
         self.scope: dict[int, list[Names]] = {}
         self.points: list[Point] = []
         self.memory_vectors: set[tuple[str, int]] = set()
