@@ -16,7 +16,7 @@ from polygrad import errors
 from polygrad.driver import DONE, DeviceInfo, DriverBase, DriverInfo, Features, Instr, Kernel, Store, View, hookimpl
 from polygrad.driver.binding import list_devices, open_device, parse_device_name
 from polygrad.driver.loader import Registry
-from polygrad.driver.types import MemoryInfo, Ref
+from polygrad.driver.types import Limits, MemoryInfo, Ref
 from polygrad.driver.verify import VerifyError
 
 VECTOR = View(0, "uint8", (1,))
@@ -313,6 +313,41 @@ def test_a_device_without_mandatory_ops_is_refused():
         "driver 'toy' (registered in this process) is broken: toy:0 lacks the scalar ops add, sqrt; "
         "every driver has the mandatory ones"
     )
+
+
+def test_a_device_of_too_short_kernels_is_refused():
+    info = DeviceInfo("toy", 0, "x", dtypes=frozenset({"float32"}), limits=Limits(max_instructions=319))
+    registry = faulty(open=lambda self, ordinal, options: info)
+    assert sentence(errors.DriverBroken, open_device, registry, "toy:0") == (
+        "driver 'toy' (registered in this process) is broken: toy:0 takes kernels of at most 319 instructions; "
+        "ops that a device lacks are made of others in one kernel, so take at least 320"
+    )
+
+
+@pytest.mark.parametrize(
+    ("declared", "found"), [(None, {"copy", "double"}), (frozenset(), set()), (frozenset({"matmul"}), {"matmul"})]
+)
+def test_ops_are_derived_unless_they_are_declared(declared, found):
+    info = DeviceInfo("toy", 0, "x", dtypes=frozenset({"float32"}), ops=declared)
+    registry = faulty(open=lambda self, ordinal, options: info, op_double=lambda self, outs, ins, attrs: None)
+    assert open_device(registry, "toy:0").info.ops == found
+
+
+def test_a_driver_that_is_no_driver_base_and_declares_no_ops_has_none():
+    class Plain:
+        @hookimpl
+        def polygrad_drivers(self):
+            return [DriverInfo("plain")]
+
+        @hookimpl
+        def polygrad_open(self, driver, ordinal, options):
+            return DeviceInfo("plain", ordinal, "x", dtypes=frozenset({"float32"}))
+
+    for hook in ("allocate", "free", "launch_op", "launch_fused"):
+        setattr(Plain, f"polygrad_{hook}", hookimpl(getattr(Toy.plugin(), f"polygrad_{hook}").__func__))
+    registry = Registry(discovering=False)
+    registry.register(Plain())
+    assert open_device(registry, "plain:0").info.ops == frozenset()
 
 
 def test_a_failure_is_forgotten_when_the_device_opens():

@@ -224,11 +224,13 @@ def test_a_healthy_installation_is_said_to_be_well(site):
         ),
         (
             ("return 2", "import os; os.abort()"),
-            "driver 'acme' was ended by SIGABRT while it was tried",
+            "driver 'acme' (polygrad-acme 0.3) is broken: the process in which it was tried was ended by SIGABRT; "
+            "set POLYGRAD_DRIVERS_BLOCK=acme to keep it out, and tell its authors",
         ),
         (
             ("return 2", "import os, sys; sys.stderr.write('lost\\n'); sys.stderr.flush(); os._exit(3)"),
-            "driver 'acme' ended with code 3 while it was tried; its last words: lost",
+            "driver 'acme' (polygrad-acme 0.3) is broken: the process in which it was tried ended with code 3; its last "
+            "words: lost; set POLYGRAD_DRIVERS_BLOCK=acme to keep it out, and tell its authors",
         ),
         (
             ("return 2", "1 / 0"),
@@ -253,8 +255,9 @@ def test_a_driver_that_hangs_is_given_up_and_the_next_one_tried(site):
     code, out, _ = site.run("doctor", "--timeout", "3")
     assert code == 1
     assert (
-        "\n  problem: driver 'acme' gave no answer within 3 seconds; "
-        "a larger --timeout tells a slow driver from one that hangs\n"
+        "\n  problem: driver 'acme' (polygrad-acme 0.3) is broken: it gave no answer within 3 seconds (it was in "
+        f"{site.folder}/polygrad_acme.py, line 13, in count); a larger --timeout tells a slow driver from one that "
+        "hangs, POLYGRAD_DRIVERS_BLOCK=acme keeps it out\n"
     ) in out
     assert "  good:1 Acme 3000: works\n" in out
 

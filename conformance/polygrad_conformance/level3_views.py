@@ -225,6 +225,23 @@ def guarded_loads(bench: Bench) -> None:
     bench.judge(building.exact_case(kernel, [square.reshape(-1), out], (8, 8, 0, 8, margin)))
 
 
+@check("L3.guard.gather.{0}", each=[("int32",), ("int64",)], needs=lambda d: (f"dtype.{d}",))
+def guarded_gathers(bench: Bench, dtype: str) -> None:
+    """A load that a guard prevents reports no bad index; one that it lets through does."""
+    for reported in (False, True):
+        views = (View(0, dtype, (1, 0)), View(1, "bool", (1, 0)), View(2, F, (0, 1), gathers=1), View(3, F, (N, 1)))
+        body = (
+            Instr("load", dtype, (), 0), Instr("load", "bool", (), 1), Instr("load", F, (0,), 2, 1),
+            Instr("const", F, (), -1.0), Instr("where", F, (1, 2, 3)),
+        )  # fmt: skip
+        kernel = Kernel(2, 0, (dtype, "bool", F, F, "int32"), views, (), body, (Store(4, 3),), 4)
+        index = np.array([1, 99, -1, -99, 6 if reported else 2, 0], dtype)
+        shown = np.array([True, False, True, False, True, False])
+        out, margin = building.guarded(F, 18)
+        arrays: list[Array] = [index, shown, np.arange(15, dtype=F), out, np.zeros(4, np.int32)]
+        bench.judge(building.exact_case(kernel, arrays, (6, 3, 0, 0, 0, 3, 5, margin, 3, TAG)))
+
+
 @check("L3.store.two_in_one")
 def two_stores_in_one_buffer(bench: Bench) -> None:
     """Two values go to two places of one buffer, and what is between them stays."""

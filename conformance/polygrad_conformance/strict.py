@@ -4,7 +4,8 @@ Here: integer handles, memory that is reached through write and read alone, work
 kernels run by the oracle. Not here: speed.
 
 Devices: ``strict:0`` plain, ``:1`` without float64, ``:2`` without int64, ``:3`` without float16 and bfloat16, ``:4``
-with a megabyte of memory, ``:5`` with two queues, ``:6`` with host memory. A launch names the blocks that it touches;
+with a megabyte of memory, ``:5`` with two queues, ``:6`` with host memory, ``:7`` with every accelerated op (the others
+have none). A launch names the blocks that it touches;
 it starts when the earlier launches that touch them have ended, whichever queue they are in. What a launch raises comes
 out at the next read or synchronisation. Option ``delay``: the longest pause before a launch, in seconds; ``seed`` its
 generator.
@@ -40,8 +41,9 @@ from polygrad.driver import (
 )
 from polygrad.driver.ir import DTYPES, ITEMSIZE
 from polygrad.driver.loader import Registry
+from polygrad_conformance import strict_ops
 
-VARIANTS = ("plain", "no_float64", "no_int64", "no_float16", "tiny_memory", "two_queues", "host_memory")
+VARIANTS = ("plain", "no_float64", "no_int64", "no_float16", "tiny_memory", "two_queues", "host_memory", "library")
 LACKS = {
     "no_float64": {"float64"},
     "no_int64": {"int64", "uint64", "float64"},
@@ -126,6 +128,7 @@ class StrictDriver(DriverBase):
             dtypes=frozenset(DTYPES) - LACKS.get(self.variant, set()),
             scalar_ops=frozenset(SCALAR_OPS),
             reductions=frozenset(REDUCTIONS),
+            ops=None if self.variant == "library" else frozenset(),  # type: ignore[arg-type]
             limits=self.limits,
             features=Features(
                 asynchronous=not hosted, host_memory=hosted, correctly_rounded=True, thread_safety="free"
@@ -228,6 +231,30 @@ class StrictDriver(DriverBase):
         if nbytes != int(np.prod(ref.shape)) * ITEMSIZE[ref.dtype] or start < 0 or start + nbytes > len(block):
             raise DriverError(f"{nbytes} bytes from {start} do not fit {ref} in a block of {len(block)}")
         return block[start : start + nbytes]
+
+    def op_copy(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        self._op(strict_ops.copy, outs, ins, attrs)
+
+    def op_matmul(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        self._op(strict_ops.matmul, outs, ins, attrs)
+
+    def op_random_bits(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        self._op(strict_ops.random_bits, outs, ins, attrs)
+
+    def op_scatter_add(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        self._op(strict_ops.scatter_add, outs, ins, attrs)
+
+    def _op(
+        self, work: Callable[..., None], outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]
+    ) -> None:
+        given, handles = dict(attrs), [r.handle for r in (*outs, *ins)]
+        if given.get("status") is not None:
+            handles.append(given["status"])
+            given["status"] = typed(self._block(given["status"]), "int32")
+        targets, sources = (
+            [strict_ops.seen(typed(self._block(r.handle), r.dtype), r) for r in refs] for refs in (outs, ins)
+        )
+        self._enqueue(dict.fromkeys(handles), lambda: work(targets, sources, given))
 
     def prepare_fused(self, kernel: Kernel) -> Prepared:
         def launch(buffers: Sequence[int], ints: tuple[int, ...], scalars: Sequence[Any]) -> None:

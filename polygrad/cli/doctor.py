@@ -1,32 +1,25 @@
 """Examine this installation: Python, libraries, name clashes, drivers, caches; say what is wrong and what to do.
 
 Here: the examination.
-Not here: what runs in the child that tries a driver (`probe.py`).
+Not here: the processes in which drivers are tried (`probing.py`).
 
 Exit code: 0 if some device works and nothing is wrong, else 1. Absent hardware and blocked drivers are not wrong.
 """
 
 import argparse
 import importlib.metadata
-import json
 import os
 import pathlib
 import platform
-import signal
-import subprocess
 import sys
 import textwrap
-from typing import Any
 
-from polygrad.cli.drivers import FAULTS
-from polygrad.cli.probe import MARK
+from polygrad.cli.probing import FAULTS, add_timeout, try_drivers
 from polygrad.driver.caches import cache_root
 from polygrad.driver.discovery import core_version
-from polygrad.driver.loader import REGISTRY
 from polygrad.driver.messages import DISTRIBUTION, sentence_of
 
 PACKAGES = ("numpy", "ml_dtypes", "pluggy", "pyopencl", "cupy")
-SECONDS = 60.0
 MIB = 1 << 20
 
 
@@ -50,13 +43,7 @@ class Report:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take ``--timeout``."""
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=SECONDS,
-        metavar="SECONDS",
-        help="how long a driver may take (default: %(default)s)",
-    )
+    add_timeout(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -135,69 +122,23 @@ def _caches(report: Report) -> None:
 
 def _drivers(report: Report, seconds: float) -> None:
     report.line("\ndrivers")
+    tried = try_drivers(seconds, "run")
     working = 0
-    for record in REGISTRY.records():
-        if record.status == "unloaded":
-            working += _driver(report, record.name, seconds)
-        elif record.status in FAULTS:
+    for record, devices in tried:
+        if record.status in FAULTS:
             report.problem(record.reason)
-        else:
+            if report.verbose and record.traceback:
+                report.line(textwrap.indent(record.traceback.rstrip(), "    "))
+        elif record.status != "ok":
             report.line(f"  {record.name}: {record.status}: {record.reason}")
+        for device in devices:
+            described = f"{device['name']} {device['hardware']}".strip()
+            if not device["fault"]:
+                report.line(f"  {described}: works")
+                working += 1
+            elif record.status == "ok":  # otherwise the reason is told already
+                report.problem(f"{described}: {device['fault']}")
     if not working:
         report.problem(
             f"no device works; pip install --force-reinstall {DISTRIBUTION} brings one that needs no hardware"
         )
-
-
-def _driver(report: Report, name: str, seconds: float) -> int:
-    """Try driver *name* in a child, report on it, and return how many of its devices work."""
-    answer, fault = _probe(name, seconds)
-    if answer is None:
-        report.problem(f"driver {name!r} {fault}")
-        return 0
-    if answer["status"] in FAULTS:
-        report.problem(answer["reason"])
-        if report.verbose and answer["traceback"]:
-            report.line(textwrap.indent(answer["traceback"].rstrip(), "    "))
-    elif answer["status"] != "ok":
-        report.line(f"  {name}: {answer['status']}: {answer['reason']}")
-    working = 0
-    for device, wrong in answer["devices"]:
-        if not wrong:
-            report.line(f"  {device}: works")
-            working += 1
-        elif answer["status"] == "ok":  # otherwise the reason is told already
-            report.problem(f"{device}: {wrong}")
-    return working
-
-
-def _probe(name: str, seconds: float) -> tuple[dict[str, Any] | None, str]:
-    """Return the child's answer, or None and what became of the child."""
-    # The same sys.path, so that the child finds what this process would import, and nothing else.
-    source = f"import sys; sys.path[:] = {sys.path!r}; from polygrad.cli.probe import main; main({name!r})"
-    try:
-        done = subprocess.run(  # noqa: S603  this interpreter, and a text of our own
-            [sys.executable, "-c", source], capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired:
-        return (
-            None,
-            f"gave no answer within {seconds:g} seconds; a larger --timeout tells a slow driver from one that hangs",
-        )
-    answers = [t for t in done.stdout.decode(errors="replace").splitlines() if t.startswith(MARK)]
-    if answers:
-        return json.loads(answers[-1].removeprefix(MARK)), ""
-    how = (
-        f"was ended by {_signal_name(-done.returncode)}"
-        if done.returncode < 0
-        else f"ended with code {done.returncode}"
-    )
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    return None, f"{how} while it was tried" + (f"; its last words: {said[-1]}" if said else "")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -1,15 +1,17 @@
 """Try one driver, in a process of its own: load it, open its devices, move bytes, run a kernel.
 
-Here: what runs in the child that `doctor` starts, which may hang or crash without harm.
+Here: what runs in the child that `probing.py` starts, which may hang or crash without harm.
 Not here: the verdict.
 """
 
+import contextlib
+import faulthandler
 import json
 import struct
 import sys
-from typing import Any
+from typing import Any, Literal
 
-from polygrad.driver.binding import count_devices, open_device
+from polygrad.driver.binding import list_devices_of, open_device
 from polygrad.driver.device import Device
 from polygrad.driver.ir import ITEMSIZE, Instr, Kernel, Store, View
 from polygrad.driver.loader import REGISTRY, Registry
@@ -19,36 +21,55 @@ from polygrad.errors import PolygradError
 MARK = "polygrad-probe:"  # begins the line with the answer: a driver may print lines of its own
 FORMATS = {"float32": "f", "int32": "i", "float64": "d", "int64": "q"}  # of struct
 VALUES = (1, 2, 3, 4, 5, 6, 7, 8)
+GIB = 1 << 30
+
+Depth = Literal["count", "open", "run"]  # find the devices; and open each; and run a kernel on each
 
 
-def main(driver: str) -> None:
-    """Print what became of *driver*, as a line of JSON."""
-    sys.stdout.write(f"\n{MARK}{json.dumps(probed(REGISTRY, driver))}\n")
+def main(driver: str, depth: Depth, seconds: float) -> None:
+    """Print what became of *driver*, as a line of JSON; after *seconds* write down where it hangs."""
+    faulthandler.enable()
+    faulthandler.dump_traceback_later(seconds)
+    sys.stdout.write(f"\n{MARK}{json.dumps(probed(REGISTRY, driver, depth))}\n")
     sys.stdout.flush()
+    faulthandler.cancel_dump_traceback_later()
 
 
-def probed(registry: Registry, driver: str) -> dict[str, Any]:
-    """Return the record of *driver* after the attempt, as a dict, with `devices`: for each (name, fault or "")."""
-    devices: list[tuple[str, str]] = []
-    try:
-        count = count_devices(registry, registry.load(driver)) or 1
-        for ordinal in range(count):
-            devices.append(_tried(registry, f"{driver}:{ordinal}"))
-    except PolygradError:
-        pass  # the record says why
-    return {**registry.record(driver)._asdict(), "devices": devices}
+def probed(registry: Registry, driver: str, depth: Depth) -> dict[str, Any]:
+    """Return the record of *driver* after the attempt, as a dict, and a dict for each device."""
+    devices: list[dict[str, Any]] = []
+    with contextlib.suppress(PolygradError):  # the record says why
+        devices += [_tried(registry, name, depth) for name in list_devices_of(registry, driver)]
+    return {"record": registry.record(driver)._asdict(), "devices": devices}
 
 
-def _tried(registry: Registry, name: str) -> tuple[str, str]:
+def _tried(registry: Registry, name: str, depth: Depth) -> dict[str, Any]:
+    """Return what is known of a device: its name, its hardware, lines about it, its fault or an empty text."""
+    known: dict[str, Any] = {"name": name, "hardware": "", "memory": "", "version": "", "details": [], "fault": ""}
+    if depth == "count":
+        return known
     try:
         device = open_device(registry, name)
+        known |= {"hardware": device.info.name, "version": device.info.version, "details": _details(device)}
+        memory = device.memory_info()
+        known["memory"] = f"{memory.free / GIB:.1f} of {memory.total / GIB:.1f} GiB free" if memory else ""
+        known["fault"] = _fault(device) if depth == "run" else ""
     except PolygradError as error:
-        return name, str(error)
-    described = f"{name} {device.info.name}"
-    try:
-        return described, _fault(device)
-    except PolygradError as error:
-        return described, str(error)
+        known["fault"] = str(error)
+    return known
+
+
+def _details(device: Device) -> list[str]:
+    info = device.info
+    facts = {
+        "vendor": info.vendor,
+        "dtypes": ", ".join(sorted(info.dtypes)),
+        "ops": ", ".join(sorted(info.ops or ())) or "none beside write and read",
+        "limits": ", ".join(f"{k} {v}" for k, v in vars(info.limits).items()),
+        "features": ", ".join(f"{k} {v}" for k, v in vars(info.features).items()),
+        **info.extra,
+    }
+    return [f"{key}: {value}" for key, value in facts.items() if value]
 
 
 def _fault(device: Device) -> str:

@@ -39,7 +39,7 @@ class DriverBase:
         return 1
 
     def open(self, ordinal: int, options: Mapping[str, str]) -> DeviceInfo:
-        """Open the device and describe it; `ops` need not be filled in."""
+        """Open the device and describe it; `ops` may stay None, and an empty set declares none."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class Plugin:
         instance = self.driver()
         info = instance.open(ordinal, options)
         self.devices[ordinal] = instance
-        return dataclasses.replace(info, ops=frozenset(self.driver.ops()) if not info.ops else info.ops)
+        return dataclasses.replace(info, ops=frozenset(self.driver.ops())) if info.ops is None else info
 
     @hookimpl
     def polygrad_close(self, device: DeviceInfo) -> Done | None:

@@ -4,6 +4,7 @@ Here: `open_device` and its kin.
 Not here: which drivers exist (`loader.py`), what an open device does (`device.py`).
 """
 
+import dataclasses
 import logging
 import re
 from collections.abc import Mapping
@@ -15,12 +16,15 @@ from polygrad.driver.examination import package_of
 from polygrad.driver.ir import MANDATORY
 from polygrad.driver.loader import Registry
 from polygrad.driver.records import DriverRecord, Loaded
-from polygrad.driver.types import DeviceInfo
+from polygrad.driver.types import LEAST_INSTRUCTIONS, DeviceInfo
 from polygrad.errors import PolygradError
 
-__all__ = ["Device", "count_devices", "examine_drivers", "list_devices", "open_device", "parse_device_name"]
+__all__ = [
+    "Device", "count_devices", "examine_drivers", "list_devices", "list_devices_of", "open_device", "parse_device_name",
+]  # fmt: skip
 
 AUTO = "auto"
+LONGER = f"ops that a device lacks are made of others in one kernel, so take at least {LEAST_INSTRUCTIONS}"
 _DEVICE_NAME = re.compile(r"([a-z][a-z0-9_]*)(?::(0|[1-9][0-9]*))?", re.ASCII)
 _log = logging.getLogger("polygrad.driver")
 
@@ -92,30 +96,30 @@ def list_devices(registry: Registry) -> list[str]:
     found = []
     for driver in registry.names():
         try:
-            count = count_devices(registry, registry.load(driver))
-            if count is None:  # the driver does not say: opening shows whether there is one
-                open_device(registry, driver)
-                count = 1
+            found += list_devices_of(registry, driver)
         except PolygradError as error:
-            _log.debug("%s", error)
-            continue
-        found += [f"{driver}:{ordinal}" for ordinal in range(count)]
+            _log.debug("%s", error)  # the record says it
     return found
 
 
+def list_devices_of(registry: Registry, driver: str) -> list[str]:
+    """Return the names of all devices of one driver, or raise what keeps it from having one."""
+    count = count_devices(registry, registry.load(driver))
+    if count is None:  # the driver does not say: opening shows whether there is one
+        open_device(registry, driver)
+        count = 1
+    return [f"{driver}:{ordinal}" for ordinal in range(count)]
+
+
 def examine_drivers(registry: Registry) -> list[DriverRecord]:
-    """Load every driver that can be loaded, ask it for its devices, and return the records: what `pg.drivers()` gives.
+    """Load every driver that can be loaded, look for its devices, and return the records: what `pg.drivers()` gives.
 
     Examples
     --------
     >>> examine_drivers(Registry(discovering=False))
     []
     """
-    for driver in registry.names():
-        try:
-            count_devices(registry, registry.load(driver))
-        except PolygradError as error:
-            _log.debug("%s", error)  # the record says it
+    list_devices(registry)  # a driver that does not count its devices is opened: it is not ok if it has none
     return registry.records()
 
 
@@ -145,6 +149,11 @@ def _open(registry: Registry, loaded: Loaded, ordinal: int, options: Mapping[str
         if MANDATORY - info.scalar_ops:
             fault = f"{info.device} lacks the scalar ops {', '.join(sorted(MANDATORY - info.scalar_ops))}"
             raise messages.faulty(name, loaded.source, fault, "every driver has the mandatory ones")
+        if info.limits.max_instructions < LEAST_INSTRUCTIONS:
+            fault = f"{info.device} takes kernels of at most {info.limits.max_instructions} instructions"
+            raise messages.faulty(name, loaded.source, fault, LONGER)
+        if info.ops is None:
+            info = dataclasses.replace(info, ops=frozenset())
     device = Device(registry, loaded.plugin, info, dict(options))
     registry.devices[device.name] = device
     registry.record_success(name)

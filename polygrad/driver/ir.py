@@ -139,9 +139,9 @@ class Instr(NamedTuple):
     reduce    (a,)                 one of REDUCTIONS     a reduced over all reduced axes
     a name of SCALAR_OPS           None                  see the table
 
-    A load without gather indices may have a `guard`: the position of a bool value, or -1. Where the guard is false the
-    value is unspecified and the memory need not be read: a driver may skip the access or ignore the guard, for the
-    address is valid in either case.
+    A load may have a `guard`: the position of a bool value, or -1. Where the guard is false the load is not made: its
+    value is unspecified, and a bad gather index is not reported. A driver may read the memory there all the same, for
+    the address is valid in either case (that of a bad index once it is clamped).
     """
 
     op: str
@@ -162,7 +162,8 @@ class View(NamedTuple):
 
     A load with `gathers` = n takes n integer values as args. Each has a stride and a size, launch arguments. Index
     value i counts from the end if negative: it stands for i + size, and adds stride * i to the address. If i is not in
-    [-size, size) the address is clamped into [0, size) and the bad index is reported in the kernel's status word.
+    [-size, size) the address is clamped into [0, size) and the bad index is reported in the kernel's status word; not
+    where the load is not made, which is outside of its window and where its guard is false.
     """
 
     buffer: int
@@ -239,6 +240,24 @@ def _int_names(kernel: Kernel) -> tuple[str, ...]:
     if kernel.status >= 0:
         names.append("tag")
     return tuple(names)
+
+
+@functools.lru_cache(maxsize=1024)
+def guards_as_operands(kernel: Kernel) -> Kernel:
+    """Return *kernel* with the guard of each load that gathers as the last of its args, and no other guard.
+
+    For drivers that make every load and only have to keep quiet where a guard is false: positions stay as they are, and
+    what follows args to find what a value needs finds such a guard too. What comes back is not well formed otherwise.
+
+    >>> view = View(0, "int32", (1,), gathers=1)
+    >>> body = (Instr("const", "int32", (), 0), Instr("const", "bool", (), True), Instr("load", "int32", (0,), 0, 1))
+    >>> guards_as_operands(Kernel(1, 0, ("int32",), (view,), (), body, ())).body[2]
+    Instr(op='load', dtype='int32', args=(0, 1), attr=0, guard=-1)
+    """
+    if all(instr.guard < 0 for instr in kernel.body):
+        return kernel
+    body = (i._replace(args=(*i.args, i.guard) if i.args and i.guard >= 0 else i.args, guard=-1) for i in kernel.body)
+    return kernel._replace(body=tuple(body))
 
 
 class Placement(NamedTuple):

@@ -10,6 +10,7 @@ kept in the driver's record for `pg.drivers()` and `python -m polygrad drivers`.
 """
 
 import importlib
+import logging
 import os
 import threading
 import traceback
@@ -25,6 +26,9 @@ from polygrad.driver.messages import IN_PROCESS
 from polygrad.driver.records import DriverRecord, Loaded, Opened, Outcome, PreparedLaunch, Status
 from polygrad.driver.types import DriverInfo
 from polygrad.errors import DriverError, DriverIncompatible, DriverUnavailable, PolygradError
+
+PATIENCE = 20.0  # seconds after which whoever waits for a driver is told for which
+_log = logging.getLogger("polygrad.driver")
 
 
 class Registry:
@@ -238,11 +242,17 @@ class _Explaining:
 
     def __init__(self, registry: Registry, name: str, doing: str, own: str) -> None:
         self.registry, self.name, self.doing, self.own = registry, name, doing, own
+        self.timer = threading.Timer(PATIENCE, self._warn)
+        self.timer.daemon = True
 
     def __enter__(self) -> None:
-        pass
+        self.timer.start()
+
+    def _warn(self) -> None:
+        _log.warning("%s", messages.taking_long(self.name, self.registry.source(self.name), self.doing, PATIENCE))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        self.timer.cancel()
         if not isinstance(error, (Exception, SystemExit)):
             return
         told = self._tell(error)

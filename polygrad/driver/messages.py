@@ -90,6 +90,32 @@ def broken(driver: str, source: str, doing: str, error: BaseException) -> Driver
     return faulty(driver, source, f"it could not be {doing}: {sentence_of(error)}", SHOW_TRACEBACK)
 
 
+def taking_long(driver: str, source: str, doing: str, seconds: float) -> str:
+    """Say that *driver* has been *doing* something, a participle such as "opened", for so long that it may hang."""
+    return (
+        f"{origin(driver, source)} is still being {doing} after {seconds:g} seconds; if it hangs, end this process and "
+        f"set {BLOCK}={driver} to keep it out; `python -m polygrad doctor` tells where it hangs"
+    )
+
+
+def hanging(driver: str, source: str, seconds: float, where: str) -> str:
+    """Say that *driver* gave no answer in time when it was tried; *where* is its place in the source, or empty."""
+    place = f" (it was in {where})" if where else ""
+    return (
+        f"{origin(driver, source)} is broken: it gave no answer within {seconds:g} seconds{place}; "
+        f"a larger --timeout tells a slow driver from one that hangs, {BLOCK}={driver} keeps it out"
+    )
+
+
+def crashed(driver: str, source: str, how: str, last_words: str) -> str:
+    """Say that *driver* took the process down in which it was tried; *how* is such as "was ended by SIGSEGV"."""
+    said = f"; its last words: {last_words}" if last_words else ""
+    return (
+        f"{origin(driver, source)} is broken: the process in which it was tried {how}{said}; "
+        f"set {BLOCK}={driver} to keep it out, and tell its authors"
+    )
+
+
 def faulty(driver: str, source: str, fault: str, way_out: str) -> DriverBroken:
     """Say that *driver* breaks a rule of the interface."""
     return DriverBroken(f"{origin(driver, source)} is broken: {fault}; {way_out}")

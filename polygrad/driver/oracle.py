@@ -85,7 +85,8 @@ def evaluate(
         for position, instr in enumerate(kernel.body):
             args = [values[a] for a in instr.args]
             if instr.op == "load":
-                value = _load(kernel, launch, position, args, buffers)
+                made = np.True_ if instr.guard < 0 else values[instr.guard]
+                value = _load(kernel, launch, position, args, buffers, made)
                 value = value.astype(compute_dtype(instr.dtype, exact=exact), copy=False)
             elif instr.op == "iota":
                 value = along(launch.extents, instr.attr).astype(instr.dtype)
@@ -247,14 +248,17 @@ def inside(bound: BoundView, extents: Sequence[int]) -> Array:
     return mask
 
 
-def _load(kernel: Kernel, launch: Launch, position: int, indices: Sequence[Array], buffers: Sequence[Array]) -> Array:
+def _load(
+    kernel: Kernel, launch: Launch, position: int, indices: Sequence[Array], buffers: Sequence[Array], made: Any
+) -> Array:
+    """Return what a load gives; *made* says where its guard is true, and with it whether a bad index is reported."""
     number = kernel.body[position].attr
     view, bound = kernel.views[number], launch.views[number]
     address, mask = addresses(bound, launch.extents), inside(bound, launch.extents)
     for index, (stride, size) in zip(indices, bound.gathers, strict=True):
         # Only uint64 holds indices beyond int64, and the greatest int64 is as far outside of any axis as they are.
         signed = (np.minimum(index, GREATEST) if index.dtype == np.uint64 else index).astype(np.int64)
-        _report(kernel, launch, position, index, ((signed < -size) | (signed >= size)) & mask, buffers)
+        _report(kernel, launch, position, index, ((signed < -size) | (signed >= size)) & mask & made, buffers)
         address = address + stride * _clamped(signed, size)
     buffer = buffers[view.buffer]
     address, mask = np.broadcast_arrays(address, mask)

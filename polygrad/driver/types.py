@@ -55,6 +55,11 @@ class DriverInfo:
     priority: int = 0  # set_device("auto") tries higher ones first
 
 
+# What every device takes in one kernel: the longest decomposition of an op that a device may lack, pow of float64, has
+# 303 instructions with its operands. A device that takes less is refused when it is opened.
+LEAST_INSTRUCTIONS = 320
+
+
 @dataclass(frozen=True)
 class Limits:
     """What one device can take; bytes unless said otherwise."""
@@ -63,7 +68,7 @@ class Limits:
     total: int = 1 << 62
     alignment: int = 64  # of every allocation
     max_buffers: int = 64  # buffer arguments a kernel
-    max_instructions: int = 512  # instructions a kernel
+    max_instructions: int = 512  # instructions a kernel, at least LEAST_INSTRUCTIONS
     partials: int = 64  # parts into which a partial store is best divided (rows are a multiple of no number)
 
 
@@ -90,7 +95,9 @@ class DeviceInfo:
     dtypes: frozenset[str]  # of ir.DTYPES
     scalar_ops: frozenset[str] = MANDATORY  # of ir.SCALAR_OPS
     reductions: frozenset[str] = MANDATORY_REDUCTIONS
-    ops: frozenset[str] = frozenset()  # names that launch_op takes beside "write" and "read"
+    # Names that launch_op takes beside "write" and "read". None, the default, becomes what DriverBase derives from its
+    # op methods, or no ops at all, when the device is opened: an open device has a set. An empty set means none.
+    ops: frozenset[str] = None  # type: ignore[assignment]
     limits: Limits = Limits()
     features: Features = Features()
     vendor: str = ""

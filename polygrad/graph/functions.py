@@ -12,7 +12,7 @@ from typing import Any
 
 from polygrad import dtypes
 from polygrad.errors import DTypeError
-from polygrad.graph.node import Node, apply, cast, creation_site, lift, scalar
+from polygrad.graph.node import Node, apply, call_library, cast, creation_site, lift, scalar, sibling
 from polygrad.ops import TABLE
 from polygrad.ops.table import Op
 
@@ -95,11 +95,26 @@ def _primitive(op: Op) -> Callable[..., Node]:
     return traced if op.kind in ("gather", "check", "scatter") else function
 
 
+def _library(op: Op) -> Callable[..., Any]:
+    def function(*args: Any) -> Any:
+        count = 0
+        while count < len(args) and isinstance(args[count], Node):
+            count += 1
+        made = call_library(op, args[:count], args[count:])
+        return made if len(made) > 1 else made[0]
+
+    return function
+
+
 def _composite(op: Op) -> Callable[..., Any]:
     return functools.partial(op.body, F)
 
 
-_MAKERS: dict[str, Callable[[Op], Callable[..., Any]]] = {"elementwise": _elementwise, "composite": _composite}
+_MAKERS: dict[str, Callable[[Op], Callable[..., Any]]] = {
+    "elementwise": _elementwise,
+    "composite": _composite,
+    "library": _library,
+}
 for _op in TABLE.values():
     _maker: Callable[[Op], Callable[..., Any]] = _MAKERS.get(_op.kind, _primitive)
     setattr(F, _op.name, _maker(_op))
@@ -109,6 +124,7 @@ def _astype(x: Node, dtype: dtypes.DType) -> Node:
     return cast(x, dtype)
 
 
+F.sibling = sibling
 F.astype = _astype  # the primitive makes a node even where the dtype stays
 
 

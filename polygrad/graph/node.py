@@ -7,7 +7,8 @@ Not here: values, kernels, derivatives; what the ops mean is in `ops`.
 import itertools
 import sys
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from polygrad import dtypes, shapes
@@ -93,7 +94,7 @@ class Node:
     storage : Storage or None
         The value, once realized.
     value : object
-        The Python number of a host scalar.
+        The Python number of a host scalar, or the `Siblings` of a library op's result.
     mask : int
         One bit for each recording that this node depends on; 0 means that no gradient flows through it.
     number : int
@@ -318,6 +319,40 @@ def convert_scalar(value: Any, dtype: dtypes.DType) -> bool | int | float:
     if not low <= number <= high:
         raise OverflowError(f"{number} does not fit {dtype.name}, whose range is [{low}, {high}]; use a wider dtype")
     return number
+
+
+class Siblings:
+    """The results of one call of a library op, as long as somebody holds them."""
+
+    __slots__ = ("results",)
+
+    def __init__(self, results: Sequence[Node]) -> None:
+        self.results = [weakref.ref(n) for n in results]
+
+    def living(self) -> list[Node]:
+        """Return the results that somebody holds."""
+        return [n for n in [r() for r in self.results] if n is not None]
+
+
+def call_library(op: Op, operands: tuple[Node, ...], attrs: tuple[Any, ...]) -> tuple[Node, ...]:
+    """Return the results of a library op, each a node."""
+    assert op.results is not None, op.name  # noqa: S101  a broken declaration, not a user's mistake
+    count = len(op.results(*[p.aval for p in operands], *attrs))
+    made = tuple(apply(op, operands, (k, *attrs)) for k in range(count))
+    siblings = Siblings(made)
+    for node in made:
+        node.value = siblings
+    return made
+
+
+def sibling(node: Node, index: int) -> Node:
+    """Return another result of the call that *node* is a result of; it is called again if nobody holds that one."""
+    found: Node | None = node.value.results[index]()
+    if found is None:
+        found = apply(node.spec.op, node.parents, (index, *node.spec.attrs[1:]))
+        found.value = node.value
+        node.value.results[index] = weakref.ref(found)
+    return found
 
 
 def lift(value: Any, like: Node) -> Node:

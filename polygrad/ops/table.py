@@ -7,6 +7,7 @@ An op is one decorated function; its name, doc and signature are the function's 
 
 elementwise   one IR instruction; the body, called with ``xp = numpy``, is its reference.
 primitive     any other node that the schedule knows (reductions, movement, gather, ...); the body is its reference.
+library       a call of the driver's own op with one or several results; each result is a node.
 composite     written over the namespace `xp` of ops; its `reference` is independent: NumPy, never itself.
 
 Derivatives. `vjp` holds for each operand a rule ``(xp, g, out, *operands, **attrs) -> gradient``, or None where the
@@ -29,8 +30,10 @@ class Op:
 
     __slots__ = (
         "body",
+        "call",
         "compares",
         "dtypes",
+        "fallback",
         "infer",
         "instr",
         "jvp",
@@ -38,8 +41,10 @@ class Op:
         "kinds",
         "lower",
         "name",
+        "params",
         "public",
         "reference",
+        "results",
         "samples",
         "second",
         "tolerance",
@@ -62,6 +67,10 @@ class Op:
         self.reference: Callable[..., Any] = facts.get("reference") or body
         self.samples: Samples | None = facts.get("samples")
         self.dtypes: str = facts.get("dtypes", "") or self.kinds
+        self.call: str = facts.get("call", "")  # of a library op: what the driver calls it
+        self.results: Callable[..., Any] | None = facts.get("results")
+        self.params: Callable[..., dict[str, Any]] | None = facts.get("params")
+        self.fallback: Callable[..., Any] | None = facts.get("fallback")
         self.public: bool = facts.get("public", True)
         self.second: bool = facts.get("second", True)  # gradgradcheck applies
         # A factor on the test's own; the reason stands beside the declaration.
@@ -167,6 +176,66 @@ def primitive(
                 verb=verb,
                 kinds=kinds,
                 instr=instr,
+                public=False,
+            )
+        )
+
+    return declare
+
+
+def library(
+    *,
+    results: Callable[..., Sequence[tuple[Any, Any]]],
+    fallback: Callable[..., Any] | None,
+    vjp: tuple[Rule | None, ...] | None,
+    jvp: tuple[Rule | None, ...] | None,
+    call: str = "",
+    params: Callable[..., dict[str, Any]] | None = None,
+    kinds: str = "float",
+    verb: str = "",
+) -> Callable[[Callable[..., Any]], Op]:
+    """Declare a call of a driver's op: along the last axes of its operands, the axes before are a batch.
+
+    ``xp.<name>(*operands, *attrs)`` returns a tuple of nodes, one for each result (the node itself if there is one).
+
+    Parameters
+    ----------
+    results : callable
+        ``(*avals, *attrs) -> [(shape, dtype), ...]``, or raises what is wrong with them. Neither operands nor results
+        may be empty or 0-d: the caller sees to it.
+    fallback : callable or None
+        ``(xp, *operands, *attrs) -> results`` over other ops, for devices that lack the op; None: such devices borrow
+        the host's, which is counted and warned of.
+    vjp, jvp : tuple of rules
+        One for each operand, as ``(xp, g, out, *operands, index, *attrs)`` where *index* says which result *out* is;
+        ``xp.sibling(out, k)`` is another result of the same call.
+    call : str
+        The op's name at the waist; this op's name without its underscore if it is left out.
+    params : callable or None
+        ``(*attrs) -> dict``: the attrs that the driver gets; none if left out.
+    """
+
+    def infer(*facts: Any) -> tuple[Any, Any]:
+        count = 0
+        while count < len(facts) and hasattr(facts[count], "ident"):
+            count += 1
+        return results(*facts[:count], *facts[count + 1 :])[facts[count]]  # type: ignore[no-any-return]
+
+    def declare(body: Callable[..., Any]) -> Op:
+        return _declare(
+            Op(
+                body.__name__,
+                "library",
+                body,
+                infer=infer,
+                results=results,
+                fallback=fallback,
+                vjp=vjp,
+                jvp=jvp,
+                call=call or body.__name__.rstrip("_"),
+                params=params,
+                kinds=kinds,
+                verb=verb,
                 public=False,
             )
         )

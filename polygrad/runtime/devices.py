@@ -33,6 +33,7 @@ class State:
         self.plans: dict[Any, Any] = {}
         self.fused = 0
         self.ops = 0
+        self.fallbacks = 0  # calls of library ops that went to the host's device
         self._status: Buffer | None = None
         self._tags = itertools.count(1)
         self._sites: dict[int, Any] = {}

@@ -16,6 +16,7 @@ from polygrad.runtime.devices import State, check_alive, reopened, state, states
 from polygrad.runtime.memory import Buffer, Storage, size_class
 from polygrad.runtime.structure import Structure, active_mask
 from polygrad.schedule import Fused, Library, Operand, Plan, plan
+from polygrad.schedule.fuse import PACKED
 from polygrad.schedule.index import nests
 
 PLAN_LIMIT = 4096  # plans a device; the oldest go first
@@ -37,19 +38,29 @@ def realize(nodes: Iterable[Node]) -> None:
     for name in dict.fromkeys(n.device for n in pending):
         assert name is not None  # noqa: S101  arrays always have a device
         found = state(name)
-        with found.lock:
-            _realize_on(found, [n for n in pending if n.device == name and n.storage is None])
+        while True:
+            with found.lock:
+                lacking = _realize_on(found, [n for n in pending if n.device == name and n.storage is None])
+            if lacking is None:
+                break
+            from polygrad.runtime.lacking import stand_in  # noqa: PLC0415  built on this module
+
+            stand_in(found, lacking)  # may go to another device: not with this one's lock
 
 
-def _realize_on(found: State, asked: list[Node]) -> None:
+def _realize_on(found: State, asked: list[Node]) -> Node | None:
+    """Compute *asked* on one device; or do nothing, and return a result of a library op that the device lacks."""
     for n in asked:
         if n.aval.size == 0:
             n.storage = Storage(None, 0, shapes.strides(n.aval.shape), True)
-            _release(n)
+            release(n)
     asked = [n for n in asked if n.storage is None]
     if not asked:
-        return
+        return None
     graph = Structure(asked)
+    for n in graph.calls:
+        if n.spec.op.call not in found.info.ops:
+            return n
     leaves = list(graph.leaves)
     if found.name in reopened:
         for leaf in leaves:
@@ -67,6 +78,7 @@ def _realize_on(found: State, asked: list[Node]) -> None:
             found.plans.pop(next(iter(found.plans)), None)
         found.plans[graph.key] = program
     program.run(graph.order, leaves)
+    return None
 
 
 def _straighten(order: list[Node]) -> bool:
@@ -79,7 +91,7 @@ def _straighten(order: list[Node]) -> bool:
     found = False
     for n in order:
         kind = n.spec.op.kind
-        if kind != "scatter" and kind != "reshape":
+        if kind not in PACKED and kind != "reshape":
             continue
         for p in n.parents:
             if p.storage is None or p.storage.contiguous or (kind == "reshape" and nests(n.aval.shape, p.aval.shape)):
@@ -110,7 +122,7 @@ def _transfer(node: Node) -> None:
     from polygrad.runtime.transfer import copy_between  # noqa: PLC0415  the two modules need each other
 
     copy_between(node.parents[0], node)
-    _release(node)
+    release(node)
 
 
 def _check_dtypes(found: State, order: list[Node]) -> None:
@@ -124,7 +136,7 @@ def _check_dtypes(found: State, order: list[Node]) -> None:
             )
 
 
-def _release(n: Node) -> None:
+def release(n: Node) -> None:
     """Let a realized node go of its operands, unless a recording needs them."""
     n.depth = 0
     if not (n.mask & active_mask()) or n.spent:
@@ -162,7 +174,7 @@ class Program:
                 buffers[operand.slot], offset, operand.strides, operand.strides == shapes.strides(n.aval.shape)
             )
         for at, _ in (*made.results, *made.views):
-            _release(order[at])
+            release(order[at])
 
     def _bind(self, step: Fused | Library) -> Callable[..., None]:
         return self._bind_fused(step) if isinstance(step, Fused) else self._bind_library(step)
@@ -211,6 +223,7 @@ class Program:
             for slot, nbytes in step.allocate:
                 buffers[slot] = allocate(nbytes)
             attrs: dict[str, Any] = {name: order[k].value for name, k in step.scalars}
+            attrs.update(step.params)
             if step.op == "scatter_add":
                 node = order[step.traced]
                 attrs["status"] = self.state.status()

@@ -8,11 +8,11 @@ import sys
 from operator import attrgetter
 from typing import Any
 
-from polygrad.graph.node import Node, scalar
+from polygrad.graph.node import Node, Siblings, scalar
 
 ALWAYS = 1  # the mask bit of requires_grad, whose recording never ends
 _active = [ALWAYS]  # bits of the recordings that are in progress
-KEEPING = frozenset({"reduce", "matmul", "scatter", "random", "gather"})  # costly: worth a store if somebody holds them
+KEEPING = frozenset({"reduce", "matmul", "scatter", "random", "gather", "library"})  # costly: worth a store if somebody holds them
 _number = attrgetter("number")
 _ASKED, _TRACKED = 4, 1  # bits of a node's flag
 
@@ -36,15 +36,18 @@ class Structure:
         The unrealized nodes, operands first.
     leaves : dict of Node to int
         The realized nodes that they read, numbered as they are met.
+    calls : list of Node
+        The nodes of `order` that are results of declared library ops.
     key : tuple
         Equal keys mean equal plans.
     """
 
-    __slots__ = ("_flags", "_held", "key", "leaves", "order")
+    __slots__ = ("_flags", "_held", "calls", "key", "leaves", "order")
 
     def __init__(self, asked: list[Node]) -> None:
         self.order = _pending(asked)
         self.leaves: dict[Node, int] = {}
+        self.calls: list[Node] = []
         words, uses, costly, self._flags = self._words(set(asked))
         self._held = [k for k in costly if sys.getrefcount(self.order[k]) > _BASELINE + uses[k]]
         layouts = [0 if p.storage.contiguous else p.storage.strides for p in self.leaves]
@@ -79,6 +82,8 @@ class Structure:
                     uses[at] += 1
                     words.append(at)
             position[n] = k
+            if n.value.__class__ is Siblings:
+                self.calls.append(n)
         return words, uses, costly, flags
 
     def retained(self) -> set[Node]:
@@ -98,6 +103,8 @@ def _pending(asked: list[Node]) -> list[Node]:
         if n.storage is None and n not in seen:
             seen.add(n)
             stack += n.parents
+            if n.value.__class__ is Siblings:  # one call gives them all
+                stack += n.value.living()
     return sorted(seen, key=_number)
 
 

@@ -8,6 +8,7 @@ Not here: index arithmetic, kernel text, memory.
 
 import heapq
 from collections.abc import Iterable
+from typing import Any
 
 from polygrad import shapes
 from polygrad.driver.ir import SCALAR_OPS
@@ -19,7 +20,8 @@ from polygrad.schedule.group import Demand, Group
 from polygrad.schedule.index import ZERO, variable
 from polygrad.schedule.views import MOVEMENT, View, contiguous, view_of
 
-LIBRARY = {"matmul", "random", "scatter"}
+LIBRARY = {"matmul", "random", "scatter", "library"}
+PACKED = {"scatter", "library"}  # library ops whose operands are in C order
 CHEAP_OPS = 24  # a value of at most this many instructions from one load is computed again rather than stored
 MANY_LOADS = 2  # operands: beyond, they are not counted
 SMALL = 256  # elements: below, sharing is not worth a thought
@@ -190,14 +192,22 @@ class Fusion:
             if p.spec.op.kind == "scalar":
                 continue
             view = view_of(p, self.wanted)
-            if view is None or (node.spec.op.kind == "scatter" and not contiguous(view)):
+            if view is None or (node.spec.op.kind in PACKED and not contiguous(view)):
                 view = (p, p.aval.shape, shapes.strides(p.aval.shape), 0)
             step.operands.append(view)
             step.inputs.append(view[0])
             self.want(view[0])
-        step.outputs = [node]
-        self.produced[node] = step
+        step.outputs = self._results(node)
+        for n in step.outputs:
+            self.produced[n] = step
         self.steps.append(step)
+
+    def _results(self, node: Node) -> list[Node]:
+        """Return all nodes here that the call of a library op gives."""
+        if node.spec.op.kind != "library":
+            return [node]
+        call = call_of(node)
+        return [n for n in self.order if n.spec.op is node.spec.op and call_of(n) == call]
 
     def _decide(self, group: Group, demand: Demand) -> bool:
         """Whether the node of *demand* is computed in *group*; if not, it is read from memory."""
@@ -407,6 +417,11 @@ class Fusion:
             done.add(id(step))
             out.append(step)
         return out
+
+
+def call_of(node: Node) -> tuple[Any, ...]:
+    """Return what is equal for the results of equal calls of a library op."""
+    return node.spec.op, node.spec.attrs[1:], node.parents
 
 
 def _consumers(order: list[Node]) -> dict[Node, list[Node]]:

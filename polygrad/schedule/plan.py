@@ -51,6 +51,7 @@ class Library(NamedTuple):
     op: str
     outs: tuple[Operand, ...]
     ins: tuple[Operand, ...]
+    params: tuple[tuple[str, Any], ...]  # attrs known from the structure
     scalars: tuple[tuple[str, int], ...]  # attrs that are host scalars: (name, position in the order)
     allocate: tuple[tuple[int, int], ...]
     release: tuple[int, ...]
@@ -198,6 +199,8 @@ class _Numbering:
         assert node is not None  # noqa: S101  a step has a group or a node
         if node.spec.op.kind == "reduce":
             return [self._fused(launch, list(launch.outputs)) for launch in product_launches(node, step.operands[0])]
+        if node.spec.op.kind == "library":
+            return [self._call(step, node)]
         name = {"matmul": "matmul", "random": "random_bits", "scatter": "scatter_add"}[node.spec.op.kind]
         if name == "random_bits" and name not in self.info.ops and "uint64" not in self.info.dtypes:
             raise UnsupportedOp(
@@ -213,8 +216,23 @@ class _Numbering:
             scalars = (("key", self.position[node.parents[0]]), ("counter", self.position[node.parents[1]]))
         if name == "scatter_add":
             ins.reverse()  # the driver takes row numbers first
-        record = Library(name, (out,), tuple(ins), scalars, (), (), self.position[node])
+        record = Library(name, (out,), tuple(ins), (), scalars, (), (), self.position[node])
         return [(record, [(out.slot, _bytes(node))], [o.slot for o in ins])]
+
+    def _call(self, step: Step, node: Node) -> Any:
+        """Return the draft of a declared library op; a result that nobody wants gets memory for the launch alone."""
+        op, attrs = node.spec.op, node.spec.attrs[1:]
+        assert op.results is not None, op.name  # noqa: S101  a broken declaration, not a user's mistake
+        wanted = {n.spec.attrs[0]: n for n in step.outputs}
+        outs, makes = [], []
+        for k, (shape, dtype) in enumerate(op.results(*[p.aval for p in node.parents], *attrs)):
+            slot = self.slot(wanted[k] if k in wanted else (node, k))
+            outs.append(Operand(slot, 0, shape, shapes.strides(shape), dtype.name))
+            makes.append((slot, shapes.size(shape) * dtype.itemsize))
+        params = tuple(op.params(*attrs).items()) if op.params else ()
+        ins = tuple(self._operand(view) for view in step.operands)
+        record = Library(op.call, tuple(outs), ins, params, (), (), (), self.position[node])
+        return record, makes, [o.slot for o in ins]
 
     def _operand(self, view: View) -> Operand:
         base, shape, strides, offset = view

@@ -64,6 +64,9 @@ def _value(node: Node, operands: list[Any]) -> Any:
         value = philox(int(operands[0]), int(operands[1]), attrs[0])
     elif op.kind == "check":
         value = _checked(operands[0], *attrs)
+    elif op.kind == "library":
+        results = _call(op, operands, attrs[1:])
+        value = results[attrs[0]] if isinstance(results, tuple) else results
     elif op.kind in ("cast", "bitcast"):
         value = op.body(np, operands[0], *attrs)
     else:

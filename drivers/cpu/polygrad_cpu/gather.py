@@ -26,7 +26,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Gather:
-    """Elements of a view through indices, over one block; called with (out, *indices) by generated code.
+    """Elements of a view through indices, over one block; called with (out, *indices) by generated code, or (out, *indices, guard).
 
     Parameters
     ----------
@@ -87,6 +87,9 @@ class Gather:
 
     def take(self, out: Array, indices: Sequence[Array], box: tuple[tuple[int, int], ...]) -> None:
         """Fill *out* with the elements of *box*."""
+        if len(indices) > len(self.gathers):  # where the guard, behind them, is false they are 0, which is good
+            *indices, guard = indices
+            indices = [np.where(guard, i, i.dtype.type(0)) for i in indices]
         checked = [self.check(i, size) for i, (_, size) in zip(indices, self.gathers, strict=True)]
         if self._take_rows(out, checked, box):
             return

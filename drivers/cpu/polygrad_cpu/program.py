@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from polygrad.driver import Kernel, Prepared
+from polygrad.driver.ir import guards_as_operands
 from polygrad.driver.launch import decode
 from polygrad.driver.types import Handle
 from polygrad_cpu import geometry
@@ -29,7 +30,7 @@ Run = Callable[[Sequence[Handle], Sequence[Any]], None]
 
 def prepare(kernel: Kernel, settings: Settings) -> Prepared:
     """Return a callable (buffers, ints, scalars) that runs *kernel* to its end; any thread may call it."""
-    plans = _Plans(kernel, settings)
+    plans = _Plans(guards_as_operands(kernel), settings)
     recent = plans.recent
 
     def launch(buffers: Sequence[Handle], ints: tuple[int, ...], scalars: Sequence[bool | int | float]) -> None:

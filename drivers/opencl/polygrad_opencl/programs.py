@@ -14,8 +14,11 @@ from typing import Any
 
 from polygrad.driver import CompileError, count_build
 from polygrad_opencl.binary_cache import BinaryCache, key_of
+from polygrad_opencl.devices import is_simulator
 
 OPTIONS = "-w"  # no warnings about generated text; no flag that trades accuracy for speed, whatever the device
+# Oclgrind 21.10 misreads optimised code: a vector select whose arm is a constant 1 gives 255, and it stops at `freeze`.
+SIMULATED = f"{OPTIONS} -cl-opt-disable"
 
 
 class Program:
@@ -57,10 +60,11 @@ class ProgramStore:
         self._programs: dict[str, Program] = {}
         self._lock = threading.Lock()
         device = self.device
+        self.options = SIMULATED if is_simulator(device) else OPTIONS
         platform = device.platform
         identity = (platform.name, platform.version, device.name, device.version, device.driver_version)
         unique = getattr(device, "hashable_model_and_version_identifier", None)
-        self._identity = (*map(str, identity), str(unique), OPTIONS)
+        self._identity = (*map(str, identity), str(unique), self.options)
 
     def program(self, source: str) -> Program:
         """Return the program of *source*, from memory, from disk or from the compiler."""
@@ -80,7 +84,7 @@ class ProgramStore:
         names, _, binary = entry.partition(b"\n")
         try:
             built = self.cl._cl._Program(self.context, [self.device], [binary])
-            built._build(OPTIONS.encode(), None)
+            built._build(self.options.encode(), None)
         except self.cl.Error:  # the runtime changed its mind about the format: compile again
             self.cache.drop(key)
             return None
@@ -91,7 +95,7 @@ class ProgramStore:
         # and turn any remark of the compiler into a Python warning; the class underneath does neither.
         built = self.cl._cl._Program(self.context, source)
         try:
-            built._build(OPTIONS.encode(), None)
+            built._build(self.options.encode(), None)
         except self.cl.Error as error:
             log = self._log(built)
             message = f"{self.device.name.strip()} could not compile a kernel: {log.strip()[:600] or error}"

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from polygrad.driver.ir import ITEMSIZE, Kernel, placements
+from polygrad.driver.ir import ITEMSIZE, Kernel, guards_as_operands, placements
 from polygrad.driver.render.addressing import named_ints
 from polygrad.driver.render.cpu_vector import DEAR
 from polygrad.driver.render.dialect import Dialect
@@ -53,6 +53,7 @@ def plan(kernel: Kernel, ints: Sequence[int], items: int, dialect: Dialect, loca
     >>> plan(double, (1000, 0, 0), 16, OPENCL)
     Plan(axis=0, width=8, kept=False, split=False)
     """
+    kernel = guards_as_operands(kernel)
     named = named_ints(kernel, ints)
     extents = [named[f"n{k}"] for k in range(kernel.rank)]
     axis = vector_axis(kernel, extents)
@@ -178,6 +179,7 @@ def kept_values(kernel: Kernel) -> tuple[int, ...]:
 
 def sizes(kernel: Kernel, chosen: Plan, ints: Sequence[int], items: int) -> Sizes:
     """Return what a launch of a plan needs on *items* work-items."""
+    kernel = guards_as_operands(kernel)
     named = named_ints(kernel, ints)
     extents = [named[f"n{k}"] for k in range(kernel.rank)]
     rows, along = math.prod(extents[: kernel.parallel]), math.prod(extents[kernel.parallel :])

@@ -15,7 +15,7 @@ work-items all combine them, goes on.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from polygrad.driver.ir import Kernel
+from polygrad.driver.ir import Kernel, guards_as_operands
 from polygrad.driver.render.addressing import Addressing, Argument
 from polygrad.driver.render.cpu_plan import Plan, Sizes, Walk, plan, sizes, walks
 from polygrad.driver.render.cpu_vector import Values
@@ -64,6 +64,7 @@ def render(kernel: Kernel, chosen: Plan, dialect: Dialect, name: str = "pg") -> 
 
 def functions(kernel: Kernel, chosen: Plan, write: Expressions, name: str) -> tuple[str, tuple[Stage, ...]]:
     """Return the functions of a kernel; *write* collects the helpers, so that several kernels can share a source."""
+    kernel = guards_as_operands(kernel)
     at = Addressing(kernel, write, wide=True)
     values = Values(kernel, chosen.axis, chosen.width, at, write)
     passes: list[Walk | None] = [None]

@@ -164,16 +164,22 @@ class Values:
         return f"({inside} ? {text} : {self.at.fill(v)})" if inside else text
 
     def _gathered(self, position: int, scope: Scope, out: list[str], j: int) -> list[str]:
-        """Return the checked gather indices of a load for element *j* of a vector, or for one element if *j* is -1."""
+        """Return the checked gather indices of a load for element *j* of a vector, or for one element if *j* is -1.
+
+        Where the guard, an operand behind the indices (`ir.guards_as_operands`), is false the index is 0, which is good.
+        """
         instr = self.kernel.body[position]
-        texts = []
-        for number, a in enumerate(instr.args):
+        count = self.kernel.views[instr.attr].gathers
+        operands = []
+        for a in instr.args:
             vector = j >= 0 and self.varies[a]
             text = self.operand(a, scope, out, vector=vector)
-            if vector:
-                text = self.dialect.element(text, j)
-            texts.append(self.at.gather(position, number, text, self.kernel.body[a].dtype))
-        return texts
+            operands.append(self.dialect.element(text, j) if vector else text)
+        indices, guards = operands[:count], operands[count:]
+        if guards:
+            indices = [f"({guards[0]} ? {text} : 0)" for text in indices]
+        dtypes = [self.kernel.body[a].dtype for a in instr.args]
+        return [self.at.gather(position, n, text, dtypes[n]) for n, text in enumerate(indices)]
 
     def store(self, value: int, v: int, scope: Scope, *, vector: bool, where: str = "", before: str = "") -> list[str]:
         """Return statements that store *value* through view *v*.
