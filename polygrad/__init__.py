@@ -30,6 +30,7 @@ from polygrad.array.evaluation import (
     set_matmul_precision,
     synchronize,
 )
+from polygrad.array import ufuncs as _ufuncs  # noqa: F401  gives Array its __array_ufunc__
 from polygrad.array.functions import FUNCTIONS as _FUNCTIONS
 from polygrad.array.namespace import __array_namespace_info__, finfo, iinfo, isdtype
 from polygrad.array.recording import enable_grad, is_grad_enabled, no_grad
@@ -73,7 +74,7 @@ from polygrad.errors import (
 )
 
 __version__ = "0.1.0"
-__array_api_version__ = "2024.12"
+__array_api_version__ = "2025.12"
 
 e = _math.e
 pi = _math.pi

@@ -30,7 +30,8 @@ def wrap(result: Any, device: str | None = None) -> Any:
             result.device = resolve(device)
         return Array(result)
     if isinstance(result, (list, tuple)):
-        return type(result)(wrap(r, device) for r in result)
+        parts = [wrap(r, device) for r in result]
+        return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
     return result
 
 

@@ -1,0 +1,98 @@
+"""Run the test suites that Array API clients ship in their wheels on polygrad: python tests/interop/suites.py [NAME ...]
+
+Here: which suites, which of their tests, and how many passed when this was written: fewer is a failure. Tests that fail
+for a reason are listed with it.
+Not here: the substitution that makes the suites take our namespace (`offer.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent
+
+
+class Suite(NamedTuple):
+    """One client's tests: what to collect, under which substitution, and how many must pass."""
+
+    name: str
+    offer: str
+    arguments: tuple[str, ...]
+    floor: int
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+STRICT = (("SCIPY_ARRAY_API", '["array_api_strict"]'),)
+SCIPY = ("-m", "array_api_backends", "--pyargs")
+
+SUITES = (
+    Suite("array-api-extra", "extra", ("-k", "polygrad or POLYGRAD", "--pyargs", "array_api_extra.tests.main"), 1187),
+    Suite("scipy.fft", "scipy", (*SCIPY, "scipy.fft"), 1585, STRICT),
+    Suite("scipy.special", "scipy", (*SCIPY, "scipy.special.tests.test_logsumexp", "scipy.special.tests.test_support_alternative_backends"), 1861, STRICT),
+    Suite("scipy.cluster", "scipy", (*SCIPY, "scipy.cluster"), 188, STRICT),
+    Suite("scipy.spatial.transform", "scipy", (*SCIPY, "scipy.spatial.transform"), 370, STRICT),
+    Suite("scipy.integrate", "scipy", (*SCIPY, "scipy.integrate.tests.test_quadrature", "scipy.integrate.tests.test_cubature"), 525, STRICT),
+    Suite("scipy.signal", "scipy", (*SCIPY, "scipy.signal.tests.test_windows"), 116, STRICT),
+    Suite("scipy.stats", "scipy", (*SCIPY, "scipy.stats.tests.test_entropy", "scipy.stats.tests.test_variation", "scipy.stats.tests.test_correlation", "scipy.stats.tests.test_quantile"), 969, STRICT),
+    Suite("sklearn.decomposition", "sklearn", ("-k", "array_api", "--pyargs", "sklearn.decomposition.tests.test_pca", "sklearn.tests.test_discriminant_analysis", "sklearn.tests.test_naive_bayes"), 35),
+    Suite("sklearn.linear_model", "sklearn", ("-k", "array_api", "--pyargs", "sklearn.linear_model"), 88),
+    Suite("sklearn.metrics", "sklearn", ("-k", "array_api", "--pyargs", "sklearn.metrics"), 262),
+    Suite("sklearn.others", "sklearn", ("-k", "array_api", "--pyargs", "sklearn.preprocessing", "sklearn.model_selection", "sklearn.mixture", "sklearn.utils"), 530),
+    Suite("xarray", "scipy", ("--pyargs", "xarray.tests.test_array_api"), 13),
+    Suite("array-api-compat", "compat", ("-k", "array_api_strict", "--pyargs", "array_api_compat.tests"), 51),
+)  # fmt: skip
+
+
+def run(suite: Suite, extra: list[str]) -> tuple[int, int, list[str], float]:
+    """Return how many tests of *suite* passed and failed, which failed, and the seconds of CPU time."""
+    environment = {**os.environ, "OFFER_TO": suite.offer, "PYTHONPATH": str(HERE), "SCIPY_ARRAY_API": "1"}
+    environment.update(suite.environment)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "offer", "-p", "no:cacheprovider", "--tb=line", "-rfE"]
+    before = os.times()
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [*command, *suite.arguments, *extra],
+            cwd=folder,
+            env=environment,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+    after = os.times()
+    seconds = after.children_user + after.children_system - before.children_user - before.children_system
+    last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-300:]]
+    counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|errors?)", last[0])}
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+.*)$", done.stdout, flags=re.MULTILINE)
+    bad = counts.get("failed", 0) + counts.get("error", 0) + counts.get("errors", 0)
+    return counts.get("passed", 0), bad, failed or last, seconds
+
+
+def main(arguments: list[str]) -> int:
+    """Run the suites whose names contain one of *arguments*; options go to pytest. Return the exit status."""
+    extra = [a for a in arguments if a.startswith("-")]
+    names = [a for a in arguments if not a.startswith("-")]
+    chosen = [s for s in SUITES if not names or any(n in s.name for n in names)]
+    worse = []
+    for suite in chosen:
+        passed, bad, failed, seconds = run(suite, extra)
+        print(
+            f"{suite.name:26} {passed:5} passed {bad:4} failed (floor {suite.floor:5}) {seconds:6.0f} s of CPU time",
+            flush=True,
+        )
+        for line in failed[: 200 if bad or passed < suite.floor else 0]:
+            print("    " + line[:230])
+        if passed < suite.floor:
+            worse.append(suite.name)
+    if worse:
+        print(f"below their floors: {', '.join(worse)}")
+    return 1 if worse or not chosen else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
