@@ -3,8 +3,8 @@
     python benchmarks/sums.py opencl:0
     PYTHONPATH=examples/driver-cc python benchmarks/sums.py cc:0 --plugin polygrad_driver_cc:plugin
 
-Errors are relative to the sum of absolute values, in units of float32's epsilon (1.19e-7), against float64: the worst of
-all elements of a result. Times are the best of many, ratios those of one process that takes turns with NumPy.
+Errors are relative to the sum of absolute values, in units of float32's epsilon (1.19e-7), against float64: the worst
+of all elements of a result. Times are the best of many, ratios those of one process that takes turns with NumPy.
 
 Here: forms of sums, their errors and times. Not here: which driver does what.
 """
@@ -23,14 +23,14 @@ SHAPE = (1000, 1000)
 TALL = (125_000, 8)
 
 FORMS = {  # name: shape, the same text for polygrad and NumPy
-    "sum of 10^6": ((1_000_000,), lambda xp, a, b: xp.sum(a)),
-    "rows": (SHAPE, lambda xp, a, b: xp.sum(a, axis=1)),
-    "columns": (SHAPE, lambda xp, a, b: xp.sum(a, axis=0)),
-    "tall columns": (TALL, lambda xp, a, b: xp.sum(a, axis=0)),
+    "sum of 10^6": ((1_000_000,), lambda xp, a, _: xp.sum(a)),
+    "rows": (SHAPE, lambda xp, a, _: xp.sum(a, axis=1)),
+    "columns": (SHAPE, lambda xp, a, _: xp.sum(a, axis=0)),
+    "tall columns": (TALL, lambda xp, a, _: xp.sum(a, axis=0)),
     "dot of 10^6": ((1_000_000,), lambda xp, a, b: xp.sum(a * b)),
     "rows of a product": (SHAPE, lambda xp, a, b: xp.sum(a * b, axis=1)),
-    "outer and inner axis": ((100, 50, 200), lambda xp, a, b: xp.sum(a, axis=(0, 2))),
-    "greatest of rows": (SHAPE, lambda xp, a, b: xp.max(a, axis=1)),
+    "outer and inner axis": ((100, 50, 200), lambda xp, a, _: xp.sum(a, axis=(0, 2))),
+    "greatest of rows": (SHAPE, lambda xp, a, _: xp.max(a, axis=1)),
 }
 
 

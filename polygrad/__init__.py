@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from polygrad.array import Array, random
 from polygrad.array.anomaly import detect_anomaly
-from polygrad.array.calls import checkpoint, custom_vjp
+from polygrad.array.calls import checkpoint, custom_jvp, custom_vjp
 from polygrad.array.config import device, get_device, set_device
 from polygrad.array.creation import asarray, astype, can_cast, from_dlpack, result_type
 from polygrad.array.evaluation import (
@@ -32,10 +32,12 @@ from polygrad.array.evaluation import (
 )
 from polygrad.array import ufuncs as _ufuncs  # noqa: F401  gives Array its __array_ufunc__
 from polygrad.array.functions import FUNCTIONS as _FUNCTIONS
+from polygrad.array.jacobians import hessian, hvp, jacfwd, jacobian, jacrev
 from polygrad.array.namespace import __array_namespace_info__, finfo, iinfo, isdtype
 from polygrad.array.recording import enable_grad, is_grad_enabled, no_grad
 from polygrad.array.tape import Tape, get_current_tape, set_current_tape
-from polygrad.array.transforms import grad, jvp, stop_gradient, value_and_grad, vjp
+from polygrad.array.transforms import grad, jvp, linearize, stop_gradient, value_and_grad, vjp
+from polygrad.array.vmapping import vmap
 from polygrad.dtypes import (
     bfloat16,
     float16,
@@ -63,6 +65,7 @@ from polygrad.errors import (
     DriverNotFound,
     DriverUnavailable,
     DTypeError,
+    FallbackWarning,
     GradError,
     LaunchError,
     OutOfBounds,
@@ -112,6 +115,7 @@ __all__ = [
     "DriverIncompatible",
     "DriverNotFound",
     "DriverUnavailable",
+    "FallbackWarning",
     "GradError",
     "LaunchError",
     "OutOfBounds",
@@ -127,6 +131,7 @@ __all__ = [
     "bool",
     "can_cast",
     "checkpoint",
+    "custom_jvp",
     "custom_vjp",
     "detect_anomaly",
     "device",
@@ -144,6 +149,8 @@ __all__ = [
     "get_current_tape",
     "get_device",
     "grad",
+    "hessian",
+    "hvp",
     "iinfo",
     "inf",
     "int16",
@@ -153,8 +160,12 @@ __all__ = [
     "io",
     "is_grad_enabled",
     "isdtype",
+    "jacfwd",
+    "jacobian",
+    "jacrev",
     "jvp",
     "launch_counter",
+    "linearize",
     "list_devices",
     "memory_stats",
     "nan",
@@ -180,5 +191,6 @@ __all__ = [
     "uint8",
     "value_and_grad",
     "vjp",
+    "vmap",
 ]
 __all__.extend(sorted(_FUNCTIONS))

@@ -18,27 +18,52 @@ int8, int16, int32, int64 = (np.dtype(f"int{n}") for n in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (np.dtype(f"uint{n}") for n in (8, 16, 32, 64))
 float16, float32, float64 = (np.dtype(f"float{n}") for n in (16, 32, 64))
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
+complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
 
 SIGNED = (int8, int16, int32, int64)
 UNSIGNED = (uint8, uint16, uint32, uint64)
 INTEGERS = (*SIGNED, *UNSIGNED)
 FLOATS = (float16, bfloat16, float32, float64)
-ALL = (bool_, *INTEGERS, *FLOATS)
+COMPLEX = (complex64, complex128)
+ALL = (bool_, *INTEGERS, *FLOATS, *COMPLEX)
 BY_NAME = {d.name: d for d in ALL}
 
 DType = np.dtype[Any]
 
-# "bool" < "int" < "float": the ladder that a Python scalar climbs.
-KINDS = {d: "bool" if d is bool_ else "int" if d in INTEGERS else "float" for d in ALL}
+# "bool" < "int" < "float" < "complex": the ladder that a Python scalar climbs.
+KINDS = {
+    d: "bool" if d is bool_ else "int" if d in INTEGERS else "float" if d in FLOATS else "complex" for d in ALL
+}
+DIFFERENTIABLE = frozenset((*FLOATS, *COMPLEX))  # the dtypes that have gradients
+_PART = {complex64: float32, complex128: float64}
+_WHOLE = {float16: complex64, bfloat16: complex64, float32: complex64, float64: complex128}
 
 
 def kind(dtype: DType) -> str:
-    """Return ``"bool"``, ``"int"`` or ``"float"``."""
+    """Return ``"bool"``, ``"int"``, ``"float"`` or ``"complex"``."""
     return KINDS[dtype]
 
 
+def part(dtype: DType) -> DType:
+    """Return the dtype of the real and of the imaginary part of a complex dtype; any other dtype as it is.
+
+    >>> part(complex64), part(int8)
+    (dtype('float32'), dtype('int8'))
+    """
+    return _PART.get(dtype, dtype)
+
+
+def whole(dtype: DType) -> DType:
+    """Return the complex dtype whose parts hold *dtype*: complex64 for 16- and 32-bit floats, else complex128.
+
+    >>> whole(float32), whole(complex64), whole(int8)
+    (dtype('complex64'), dtype('complex64'), dtype('complex128'))
+    """
+    return dtype if dtype in _PART else _WHOLE.get(dtype, complex128)
+
+
 def as_dtype(value: Any) -> DType:
-    """Return the dtype object for *value*: a dtype, its name, a NumPy scalar type or Python's bool, int, float.
+    """Return the dtype object for *value*: a dtype, its name, a NumPy scalar type or a Python number's type.
 
     Raises
     ------
@@ -63,7 +88,8 @@ def as_dtype(value: Any) -> DType:
 def promote(a: DType, b: DType) -> DType:
     """Return the dtype of a result of *a* and *b*, by the standard's tables and the two rules beside them.
 
-    An integer (or bool) array with a float array takes the float array's dtype; bfloat16 with float16 is float32.
+    An integer (or bool) array with a float or complex array takes that one's dtype; bfloat16 with float16 is float32;
+    a float with a complex one is the complex dtype that holds both.
 
     Raises
     ------
@@ -74,14 +100,19 @@ def promote(a: DType, b: DType) -> DType:
     --------
     >>> promote(int8, uint8), promote(int32, float32), promote(bfloat16, float16)
     (dtype('int16'), dtype('float32'), dtype('float32'))
+    >>> promote(float64, complex64), promote(int64, complex64)
+    (dtype('complex128'), dtype('complex64'))
     """
     if a is b:
         return a
     ka, kb = KINDS[a], KINDS[b]
-    if ka == "bool" or (ka == "int" and kb == "float"):
+    if ka == "bool" or (ka == "int" and kb in ("float", "complex")):
         return b
-    if kb == "bool" or (kb == "int" and ka == "float"):
+    if kb == "bool" or (kb == "int" and ka in ("float", "complex")):
         return a
+    if "complex" in (ka, kb):
+        a, b = whole(a), whole(b)
+        return a if a.itemsize >= b.itemsize else b
     if ka == "float":
         if {a, b} == {float16, bfloat16}:
             return float32
@@ -98,18 +129,22 @@ def promote(a: DType, b: DType) -> DType:
     return BY_NAME[f"int{16 * unsigned.itemsize}"]
 
 
-def weak(scalar: bool | int | float, dtype: DType, default_int: DType = int64, default_float: DType = float64) -> DType:
+def weak(
+    scalar: bool | int | float | complex, dtype: DType, default_int: DType = int64, default_float: DType = float64
+) -> DType:
     """Return the dtype of a result of a Python *scalar* and an array of *dtype*.
 
     The array's, unless the kind is higher.
 
     Examples
     --------
-    >>> weak(2, float32), weak(2.5, int32), weak(True, int8)
-    (dtype('float32'), dtype('float64'), dtype('int8'))
+    >>> weak(2, float32), weak(2.5, int32), weak(True, int8), weak(2j, float32)
+    (dtype('float32'), dtype('float64'), dtype('int8'), dtype('complex64'))
     """
     have = KINDS[dtype]
-    if isinstance(scalar, bool) or have == "float":
+    if isinstance(scalar, complex):
+        return whole(dtype if have in ("float", "complex") else default_float)
+    if isinstance(scalar, bool) or have in ("float", "complex"):
         return dtype
     if isinstance(scalar, int):
         return default_int if have == "bool" else dtype
@@ -125,8 +160,8 @@ def integer_range(dtype: DType) -> tuple[int, int]:
 
 @functools.cache
 def float_limits(dtype: DType) -> tuple[float, float, float, float]:
-    """Return ``(eps, max, min, smallest_normal)`` of a float dtype, as Python floats."""
-    info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]  # ml_dtypes has no annotations
+    """Return ``(eps, max, min, smallest_normal)`` of a float dtype, or of a complex one's parts, as Python floats."""
+    info: Any = ml_dtypes.finfo(part(dtype))  # type: ignore[no-untyped-call]  # ml_dtypes has no annotations
     return float(info.eps), float(info.max), float(info.min), float(info.smallest_normal)
 
 

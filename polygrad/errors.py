@@ -60,7 +60,7 @@ class OutOfBounds(PolygradError, IndexError):
 
 
 class CaptureError(PolygradError, RuntimeError):
-    """A function cannot be captured by pg.compile."""
+    """A function cannot be captured by pg.compile or read by pg.vmap: it looks at a value."""
 
 
 class StateError(PolygradError, ValueError):
@@ -114,3 +114,7 @@ class LaunchError(DriverError):
 
 class DeviceLost(DriverError):
     """The device is gone: its arrays cannot be read any more."""
+
+
+class FallbackWarning(UserWarning):
+    """An op ran on the host's device because the array's own device lacks it."""

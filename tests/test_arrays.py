@@ -154,6 +154,19 @@ def test_explain_says_what_would_run(device, capsys):
     pg.explain(x[pg.arange(3), pg.asarray([1, 2, 3])])
 
 
+def test_explain_counts_the_copy_of_strided_memory(device):
+    x = pg.asarray(np.arange(12, dtype=np.float32).reshape(3, 4)).realize()
+    for strided in (x.T.realize(), x[:, 1:3].realize()):
+        for make in (lambda v: pg.reshape(v, (2, -1)), lambda v: pg.reshape(v, (3, -1)) * 2, lambda v: v + 1):
+            told = pg.explain(make(strided))
+            before = strided._node.storage
+            with pg.launch_counter() as c:
+                make(strided).realize()
+            strided._node.storage = before
+            assert told.splitlines()[0] == f"{device}: {c.total} launch{'es' * (c.total != 1)}", told
+            assert "reads 0 bytes" not in told  # a kernel that loads what it stores
+
+
 def test_a_profile_shows_each_launch(device, tmp_path):
     x = pg.asarray(np.ones((8, 16), np.float32)).realize()
     with pg.profile() as p:

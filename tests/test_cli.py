@@ -229,8 +229,8 @@ def test_a_healthy_installation_is_said_to_be_well(site):
         ),
         (
             ("return 2", "import os, sys; sys.stderr.write('lost\\n'); sys.stderr.flush(); os._exit(3)"),
-            "driver 'acme' (polygrad-acme 0.3) is broken: the process in which it was tried ended with code 3; its last "
-            "words: lost; set POLYGRAD_DRIVERS_BLOCK=acme to keep it out, and tell its authors",
+            "driver 'acme' (polygrad-acme 0.3) is broken: the process in which it was tried ended with code 3; its "
+            "last words: lost; set POLYGRAD_DRIVERS_BLOCK=acme to keep it out, and tell its authors",
         ),
         (
             ("return 2", "1 / 0"),

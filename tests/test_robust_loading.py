@@ -1,7 +1,7 @@
 """A bad driver disturbs no other, and every command says what is wrong with it and what to type.
 
 Here: each kind of fault against each command, all faults installed at once beside a driver that works, every command
-in a process of its own. Not here: the sentences one by one (`test_loader.py`), what else commands print (`test_cli.py`).
+in a process of its own. Not here: the sentences one by one (`test_loader.py`), other output (`test_cli.py`).
 """
 
 import os
@@ -16,7 +16,7 @@ import pytest
 import polygrad
 from polygrad.cli import new_driver
 
-LIMIT = "8"  # seconds, for a driver that hangs; the one that works takes about one
+LIMIT = "6"  # seconds, for a driver that hangs; the one that works takes about one
 BASE = """
     import time, os
     from polygrad.driver import DeviceInfo, DriverBase, DriverInfo, DriverUnavailable, hookimpl
@@ -94,8 +94,8 @@ FAULTS = {
         "uninstall all but one",
     ),
     "absent": Fault(
-        based("raise DriverUnavailable('no device is plugged in; plug one in')"), "unavailable",
-        "no device is plugged in", "plug one in",
+        based("raise DriverUnavailable('no device NAME is plugged in; plug one in')"), "unavailable",
+        "no device absent is plugged in", "plug one in",
     ),
     "unlinked": Fault(
         based("import libunlinked_that_is_not_there"), "unavailable", "No module named 'libunlinked_that_is_not_there'",
@@ -205,9 +205,7 @@ def printed(site):
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_command_says_what_is_wrong_and_what_to_type(printed, name, command):
     fault, text = FAULTS[name], printed(command)
-    told = [line for line in text.splitlines() if fault.wrong in line]
-    assert told, text
-    assert all(fault.way_out in line and name in line for line in told if "Error: " not in line[:60]), told
+    assert any(fault.wrong in line and fault.way_out in line and name in line for line in text.splitlines()), text
     if command == "drivers -v":
         status = {line.split()[0]: line.split()[1] for line in text.splitlines() if line[:1].strip()}
         assert status[name] == fault.status

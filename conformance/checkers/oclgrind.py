@@ -89,9 +89,9 @@ def size(log: Path) -> int:
 
 
 def faults_of(text: str) -> list[str]:
-    """Return the first line of each report in a log.
+    r"""Return the first line of each report in a log.
 
-    >>> faults_of("\\nInvalid write of size 4 at global memory address 0x10\\n\\tKernel: pg_0\\n\\tAt line 3\\n\\n")
+    >>> faults_of("\nInvalid write of size 4 at global memory address 0x10\n\tKernel: pg_0\n\tAt line 3\n\n")
     ['Invalid write of size 4 at global memory address 0x10']
     """
     return [line for line in text.splitlines() if re.match(r"\S", line)]
@@ -186,7 +186,9 @@ def main(arguments: list[str] | None = None) -> int:
         (folder / "oclgrind.icd").write_text(f"{library}\n", encoding="utf-8")
         missed = unseen(str(folder), folder / "faulty.log")
         if missed:
-            sys.stdout.write(f"Oclgrind at {library} does not see {' or '.join(missed)}, so its silence means nothing\n")
+            sys.stdout.write(
+                f"Oclgrind at {library} does not see {' or '.join(missed)}, so its silence means nothing\n"
+            )
             return 1
         styles = ("cpu", "gpu") if asked.style == "both" else (asked.style,)
         runs = [StyleRun(style, str(folder), folder, options) for style in styles]

@@ -52,6 +52,8 @@ class Bench:
         Numbers for the report; ``figures["ulp"]`` maps ``"exp.float32"`` to (worst, ceiling, where).
     memo : dict
         What checks of one family share: results of a kernel that serves them all.
+    launched : (Kernel, launch ints or None) or None
+        The kernel that was prepared last, for the report of a failure.
     """
 
     registry: Registry
@@ -62,6 +64,7 @@ class Bench:
     exercised: set[str] = field(default_factory=set)
     figures: dict[str, Any] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict)
+    launched: tuple[Kernel, tuple[int, ...] | None] | None = None
     _blocks: list[Any] = field(default_factory=list)
 
     @property
@@ -117,6 +120,7 @@ class Bench:
 
     def prepare(self, kernel: Kernel) -> Any:
         """Return the device's launch of *kernel*, and note what it exercises."""
+        self.launched = kernel, None
         launch = self.device.prepare(kernel)
         self.exercised |= words_of(kernel)
         return launch
@@ -126,6 +130,7 @@ class Bench:
     ) -> list[Array]:
         """Put *arrays* on the device, launch *kernel* on them, and return what they are afterwards."""
         launch = self.prepare(kernel)
+        self.launched = kernel, tuple(ints)
         handles = [self.put(a) for a in arrays]
         try:
             launch(tuple(handles), tuple(ints), tuple(scalars))

@@ -32,6 +32,8 @@ def _dispatched(arguments: argparse.Namespace) -> int:
     devices = list(arguments.devices)
     if devices[:1] == ["diff"]:
         return _diff(devices[1:])
+    if devices[:1] == ["matrix"]:
+        return _matrix(devices[1:], arguments.output)
     options = Options(
         arguments.profile, arguments.level, arguments.pattern, arguments.seed, arguments.time, arguments.limit,
         tuple(arguments.plugin), arguments.allow_xpass,
@@ -55,6 +57,10 @@ def _dispatched(arguments: argparse.Namespace) -> int:
     if arguments.replay is not None:
         return max(_replayed(device, options, arguments.replay) for device in devices)
     reports = [_one(device, options, arguments.report, several=len(devices) > 1) for device in devices]
+    if arguments.json is not None:
+        if len(reports) > 1:
+            raise ValueError("--json takes the report of one device; give --report FOLDER for several")
+        report_files.put(arguments.json, report_files.as_json(reports[0]))
     if len(reports) > 1 and arguments.report is not None:
         path = arguments.report / "index.html"
         path.write_text(report_page.page(reports), encoding="utf-8")
@@ -100,10 +106,25 @@ def _replayed(device: str, options: Options, path: Path) -> int:
     return OK if ended.status == "passed" else FAILED
 
 
+def _matrix(paths: list[str], output: Path | None) -> int:
+    """Write the page of several saved reports side by side, and print a line for each."""
+    if not paths or output is None:
+        raise ValueError("matrix takes reports and a page: polygrad conformance matrix A.json B.json -o matrix.html")
+    reports = [_read(p) for p in paths]
+    report_files.put(output, report_page.page(reports))
+    sys.stdout.writelines(f"{report_text.summary(r)}\n" for r in reports)
+    sys.stdout.write(f"matrix: {output}\n")
+    return OK
+
+
+def _read(path: str) -> Report:
+    return outcome.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+
+
 def _diff(paths: list[str]) -> int:
     if len(paths) != 2:
         raise ValueError("diff takes two reports: polygrad conformance diff BEFORE.json AFTER.json")
-    before, after = (outcome.from_json(json.loads(Path(p).read_text(encoding="utf-8"))) for p in paths)
+    before, after = (_read(p) for p in paths)
     text, worse = report_text.difference(before, after)
     sys.stdout.write(text)
     return FAILED if worse else OK

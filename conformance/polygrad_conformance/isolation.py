@@ -13,6 +13,7 @@ import tempfile
 import threading
 from typing import Any
 
+LINGER = 10.0  # seconds for a process that has closed its output to end
 MARK = "\x1epolygrad-conformance "
 
 
@@ -85,7 +86,11 @@ class Worker:
         return answer
 
     def _obituary(self) -> str:
-        code = self._process.wait()
+        try:
+            code = self._process.wait(LINGER)
+        except subprocess.TimeoutExpired:  # it has closed its output and lives on
+            self.close()
+            return "the process stopped answering; it was killed"
         how = f"ended with code {code}"
         if code < 0:
             how = f"was ended by {signal.Signals(-code).name}"

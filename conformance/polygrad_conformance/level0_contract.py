@@ -20,13 +20,13 @@ from polygrad.driver import (
 from polygrad.driver.binding import count_devices, open_device
 from polygrad.driver.calls import bound_hook
 from polygrad.driver.ir import DTYPES, VERSION
-from polygrad.driver.types import Features, Limits
+from polygrad.driver.types import LEAST_INSTRUCTIONS, Features, Limits
 from polygrad.errors import PolygradError
 from polygrad_conformance import gating
 from polygrad_conformance.bench import Bench
 from polygrad_conformance.checks import check
 
-LEAST_BUFFERS, LEAST_INSTRUCTIONS = 8, 64
+LEAST_BUFFERS = 8
 IMPORTS_NOTHING = (
     "import sys, polygrad\n"
     "from polygrad.driver.loader import REGISTRY\n"

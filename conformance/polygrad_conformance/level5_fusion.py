@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from polygrad.driver import Ref, oracle
-from polygrad_conformance import building, philox, shrinking
+from polygrad_conformance import building, philox
 from polygrad_conformance.bench import Bench, Failure
 from polygrad_conformance.case import Array, Case
 from polygrad_conformance.checks import check
@@ -23,7 +23,7 @@ LEAST = 5  # cases of each slice, however slow the device compiles
 
 @check("L5.random.{0}", each=[(k,) for k in range(SLICES)], random=True)
 def random_kernels(bench: Bench, part: int) -> None:
-    """As many random kernels as the time allows; the first that fails is shrunk."""
+    """As many random kernels as the time allows, up to the first that fails."""
     info = bench.info
     end = time.monotonic() + bench.effort.random / SLICES
     count = 0
@@ -36,8 +36,7 @@ def random_kernels(bench: Bench, part: int) -> None:
         try:
             bench.judge(case)
         except Failure as failure:
-            small = shrinking.shrink(case, lambda smaller: _fails(bench, smaller))
-            raise Failure(f"random kernel {seed}: {failure}", small) from None
+            raise Failure(f"random kernel {seed}: {failure}", case) from None
     bench.figures["random kernels"] = bench.figures.get("random kernels", 0) + count
 
 
@@ -49,14 +48,6 @@ def _fits(bench: Bench, case: Case) -> bool:
         and max(sizes) <= limits.max_alloc
         and sum(sizes) <= limits.total // 2
     )
-
-
-def _fails(bench: Bench, case: Case) -> bool:
-    try:
-        bench.judge(case)
-    except Failure:
-        return True
-    return False
 
 
 def _strided(
@@ -79,7 +70,7 @@ def _strided(
         memory = draw(shape[1:])
         view = np.broadcast_to(memory, shape)
     else:
-        memory = draw(shape)
+        memory = draw(shape) if how == "plain" else np.abs(draw(shape))
         view = memory
     offset = 2 if how == "padded" else 0
     return memory, view, offset, tuple(s // target.itemsize for s in view.strides)
@@ -97,6 +88,7 @@ PRODUCTS = {
     "batched": ((3, 8, 20), (3, 20, 12), "plain", "transposed"),
     "shared": ((4, 9, 16), (4, 16, 5), "plain", "broadcast"),
     "vector": ((1, 300), (300, 1), "plain", "plain"),
+    "long": ((2, 3000), (3000, 3), "positive", "positive"),
 }
 MATMUL = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
 
@@ -107,7 +99,10 @@ MATMUL = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
     needs=lambda _p, d: ("op.matmul", f"dtype.{d}"),
 )
 def matmul(bench: Bench, name: str, dtype: str) -> None:
-    """Every layout that may arrive; quarters sum exactly, so float32 and narrower must be right to one rounding."""
+    """Every layout that may arrive; quarters sum exactly, so float32 and narrower must be right to one rounding.
+
+    Long sums of one sign outgrow float16 and bfloat16, which are to be summed in float32.
+    """
     left, right, how_left, how_right = PRODUCTS[name]
     rng = bench.rng(50)
     memory_a, a, offset_a, strides_a = _strided(rng, dtype, left, how_left)
@@ -125,13 +120,13 @@ def matmul(bench: Bench, name: str, dtype: str) -> None:
 @check("L5.accel.matmul.precision", needs=("op.matmul",))
 def matmul_is_float32(bench: Bench) -> None:
     """float32 means float32: an inner product that TF32 or bfloat16 would lose."""
-    a = np.full((8, 64), 1 + 2.0**-20, np.float32)
-    b = np.full((64, 8), 1 - 2.0**-20, np.float32)
+    a = np.full((8, 64), 1 + 2.0**-12, np.float32)  # TF32 keeps 10 bits, bfloat16 7
+    b = np.full((64, 8), 1 - 2.0**-13, np.float32)
     want = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float32)
     target, x, y = bench.put(building.blank("float32", 64)), bench.put(a), bench.put(b)
     bench.op("matmul", (_ref(target, want, "float32"),), (_ref(x, a, "float32"), _ref(y, b, "float32")), {})
     got = bench.read(target, "float32", 64).reshape(8, 8)
-    assert np.abs(got - want).max() <= 64 * 2.0**-23 * 64, f"matmul of float32 gave {got[0, 0]}, expected {want[0, 0]}"
+    assert np.abs(got - want).max() <= 64 * 2.0**-24 * 64, f"matmul of float32 gave {got[0, 0]}, expected {want[0, 0]}"
 
 
 def _not_a_number(a: Array) -> Array:
@@ -204,7 +199,6 @@ def scatter_add(bench: Bench, dtype: str) -> None:
         if bad:
             assert word[0] == 9, f"index 6 of 6 rows was not reported: the status word is {list(word)}"
             assert word[2] == 6, f"index 6 was reported as {word[2]}"
-            got[margin : margin + 30] = out[margin : margin + 30]  # what a bad index adds is not specified
         else:
             assert word[0] == 0, f"good indices were reported: {list(word)}"
         _same(f"scatter_add of {dtype}", got, out)

@@ -21,6 +21,7 @@ from polygrad_conformance.checks import check
 F = "float32"
 SMALL = 1 << 26  # bytes of memory in all: no more are exhausted on purpose
 PLACES = (0, 1, 2, 4, 7)
+STEP_LOSS = 1 << 15  # bytes a step that a device's own account may waver by
 
 
 class Failing:
@@ -165,6 +166,14 @@ def _resident() -> int:
         return int(file.read().split()[1]) * 4096
 
 
+def _left(bench: Bench) -> int:
+    """Return what is left of the device's memory; of the host's, which others use too, what this process leaves."""
+    bench.device.synchronize()
+    gc.collect()
+    info = bench.device.memory_info()
+    return -_resident() if info is None or bench.info.features.host_memory else int(info.free)
+
+
 @check("L8.leak.kernels")
 def launches_leak_nothing(bench: Bench) -> None:
     """Blocks, transfers and launches in a loop: the device's memory and the process stay as large as they are."""
@@ -175,10 +184,7 @@ def launches_leak_nothing(bench: Bench) -> None:
     def rounds(n: int) -> tuple[int, int]:
         for _ in range(n):
             bench.launch(kernel, [data, out], (count, 0, 0))
-        bench.device.synchronize()
-        gc.collect()
-        info = bench.device.memory_info()
-        return (info.free if info else 0), _resident()
+        return _left(bench), _resident()
 
     rounds(20)
     turns = 5 * bench.effort.repeats
@@ -196,16 +202,23 @@ def launches_leak_nothing(bench: Bench) -> None:
 
 @check("L8.leak.training")
 def training_leaks_nothing(bench: Bench) -> None:
-    """A step of training leaves as much memory in use as the step before."""
+    """A step of training leaves as much memory in use as the step before, by the core's account and the device's."""
     _, step = _step(bench.device.name)
-    for _ in range(3):
-        step()
-    gc.collect()
-    before = pg.memory_stats(bench.device.name)
-    for _ in range(bench.effort.repeats):
-        step()
-    gc.collect()
-    after = pg.memory_stats(bench.device.name)
+
+    def steps(n: int) -> tuple[dict[str, int], int]:
+        for _ in range(n):
+            step()
+        return pg.memory_stats(bench.device.name), _left(bench)
+
+    steps(3)
+    before, room = steps(0)
+    for _ in range(3):  # others may use the same memory meanwhile: a leak shows every time
+        after, left = steps(bench.effort.repeats)
+        lost, room = room - left, left
+        if lost <= STEP_LOSS * bench.effort.repeats:
+            break
+    else:
+        raise AssertionError(f"in {bench.effort.repeats} steps the device lost {lost} bytes, three times in a row")
     assert after["used"] <= before["used"], (
         f"{bench.effort.repeats} steps: {before['used']} bytes in use, then {after['used']}"
     )

@@ -468,6 +468,8 @@ def _quiet(inner: Any, device: DeviceInfo, launch: Launch) -> None:
 
 _kernel("bad indices not reported", "views", _same, "L3.gather.too_large.int64", "L3.gather.too_small.int32",
         "L3.gather.reported_before.int64", after=_quiet)  # fmt: skip
+_kernel("guards of gathers ignored", "views", lambda launch: launch.with_body(
+    lambda i: i._replace(guard=-1) if i.op == "load" and i.args else i), "L3.guard.gather.int32", "L3.guard.gather.int64")  # fmt: skip
 _kernel(
     "gathers ignore the stride",
     "views",

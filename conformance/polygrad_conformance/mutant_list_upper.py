@@ -1,6 +1,7 @@
-"""The mutants of levels 4, 5, 7 and 9: inexact, out of order, or confused by threads.
+"""The mutants of levels 4, 5, 7 and 9 that show in launches: inexact, out of order, or confused by threads.
 
-Here: the list. Not here: the mutants of the core levels (`mutant_list.py`), how mutants are made (`mutants.py`).
+Here: the list. Not here: mutants of the core levels (`mutant_list.py`), of accelerated ops (`mutant_list_library.py`)
+and of whole computations (`mutant_list_runs.py`); how mutants are made (`mutants.py`).
 """
 
 import time
@@ -98,7 +99,7 @@ def _losing() -> Change:
 _kernel("every 37th launch lost", "order", _losing, "L7.order.read_after_many", "L7.order.read_after_write")
 
 
-class _Pending:
+class Pending:
     """Makes launches late: `rules` say what does not wait for them."""
 
     def __init__(self, inner: Any, *, rules: str, most: int = 1) -> None:
@@ -141,7 +142,7 @@ class _Pending:
 
 
 def _order(name: str, rules: str, *killers: str, most: int = 1) -> None:
-    MUTANTS.append(Mutant(name, "order", lambda inner: _Pending(inner, rules=rules, most=most), killers))
+    MUTANTS.append(Mutant(name, "order", lambda inner: Pending(inner, rules=rules, most=most), killers))
 
 
 _order("writes overtake launches", "write", "L7.order.write_after_read", "L7.order.source_reuse")

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from polygrad.driver import DONE, DeviceInfo, Instr, Kernel, Ref, Store, hookimpl
+import numpy as np
+
+from polygrad.driver import DONE, DeviceInfo, Instr, Kernel, Ref, Store, hookimpl, oracle
 from polygrad.driver.ir import ITEMSIZE
 
 
@@ -270,3 +272,35 @@ def poke(inner: Any, device: DeviceInfo, handle: Any, dtype: str, element: int, 
     data = (value or b"\x01" * 8)[: ITEMSIZE[dtype]].ljust(ITEMSIZE[dtype], b"\x01")
     ref = Ref(handle, element, (1,), (1,), dtype)
     inner.polygrad_launch_op(device, "write", (ref,), (), {"data": memoryview(data)})
+
+
+def array_of(inner: Any, device: DeviceInfo, ref: Ref) -> Any:
+    """Return what *ref* sees, as an array of the host's."""
+    dtype = oracle.compute_dtype(ref.dtype)
+    count = ref.offset + sum(max(s, 0) * (n - 1) for n, s in zip(ref.shape, ref.strides, strict=True)) + 1
+    flat = np.empty(count, dtype)
+    into = flat.view(np.uint8).data
+    inner.polygrad_launch_op(device, "read", (), (Ref(ref.handle, 0, (count,), (1,), ref.dtype),), {"into": into})
+    strides = [s * dtype.itemsize for s in ref.strides]
+    return np.lib.stride_tricks.as_strided(flat[ref.offset :], ref.shape, strides)
+
+
+def put_array(inner: Any, device: DeviceInfo, ref: Ref, array: Any) -> None:
+    """Write *array* where the contiguous *ref* is."""
+    flat = np.ascontiguousarray(array).astype(oracle.compute_dtype(ref.dtype)).reshape(-1)
+    target = Ref(ref.handle, ref.offset, flat.shape, (1,), ref.dtype)
+    inner.polygrad_launch_op(device, "write", (target,), (), {"data": flat.view(np.uint8).data})
+
+
+def for_op(name: str, work: Callable[..., Any]) -> Callable[[Any], OpMutant]:
+    """Return the maker of a mutant that does *work* for one op; what *work* returns is written to its output."""
+
+    def spoiled(inner: Any, device: DeviceInfo, op: str, outs: Any, ins: Any, attrs: Any) -> None:
+        if op != name:
+            inner.polygrad_launch_op(device, op, outs, ins, attrs)
+            return
+        result = work(inner, device, outs, ins, attrs)
+        if result is not None:
+            put_array(inner, device, outs[0], result)
+
+    return lambda inner: OpMutant(inner, spoiled)

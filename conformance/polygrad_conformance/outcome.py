@@ -17,7 +17,11 @@ BAD = ("failed", "crashed", "hung")
 
 @dataclass
 class Outcome:
-    """One check's end; `reason` says why it was skipped or expected to fail, `case` replays its failure."""
+    """One check's end.
+
+    `reason` says why it was skipped or expected to fail, `case` replays its failure; `kernel` and `source` show what
+    ran, as IR and as the driver's source text if it gives one.
+    """
 
     id: str
     level: int
@@ -27,6 +31,8 @@ class Outcome:
     reason: str = ""
     flaky: bool = False
     case: dict[str, Any] | None = None
+    kernel: str = ""
+    source: str = ""
 
 
 @dataclass

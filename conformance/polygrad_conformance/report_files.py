@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 from polygrad_conformance import report_page
 from polygrad_conformance.outcome import BAD, Report
-from polygrad_conformance.report_text import repeat
+from polygrad_conformance.report_text import case_file, repeat
 
 COLOURS = {"complete": "#2e7d32", "numeric": "#558b2f", "core": "#9e9d24", "none": "#b71c1c"}
 _CONTROL = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd]")  # what XML cannot hold
@@ -21,7 +21,7 @@ def write(report: Report, folder: Path) -> list[Path]:
     """Write all files of one run into *folder*, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     files: dict[str, str] = {
-        "report.json": json.dumps(report.as_json(), indent=1, default=str),
+        "report.json": as_json(report),
         "junit.xml": junit(report),
         "badge.json": json.dumps(badge_data(report)),
         "badge.svg": badge(report),
@@ -29,7 +29,7 @@ def write(report: Report, folder: Path) -> list[Path]:
     }
     for outcome in report.outcomes:
         if outcome.case is not None:
-            files[f"cases/{outcome.id.replace(' ', '_')}.json"] = json.dumps(outcome.case)
+            files[case_file(outcome.id)] = json.dumps(outcome.case)
     written = []
     for name, text in files.items():
         path = folder / name
@@ -37,6 +37,17 @@ def write(report: Report, folder: Path) -> list[Path]:
         path.write_text(text, encoding="utf-8")
         written.append(path)
     return written
+
+
+def as_json(report: Report) -> str:
+    """Return the report as JSON text."""
+    return json.dumps(report.as_json(), indent=1, default=str) + "\n"
+
+
+def put(path: Path, text: str) -> None:
+    """Write *text*, in a folder that is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
 
 
 def junit(report: Report) -> str:

@@ -3,6 +3,8 @@
 Here: text. Not here: files (`report_files.py`).
 """
 
+from collections.abc import Sequence
+
 from polygrad_conformance.bench import EFFORTS
 from polygrad_conformance.checks import LEVELS
 from polygrad_conformance.outcome import BAD, Report
@@ -45,6 +47,13 @@ def table(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
+def summary(report: Report) -> str:
+    """Return one line for a note: what was tested, and how it ended."""
+    passed, failed, skipped = (report.count(*s) for s in (("passed",), BAD, ("skipped", "unsupported")))
+    counts = f"{passed} passed, {failed} failed, {skipped} skipped"
+    return f"{headline(report)}: tier {report.tier}, {counts}, {report.seconds:.0f} s"
+
+
 def _lacking(report: Report, level: int) -> str:
     reasons = sorted({o.reason for o in report.outcomes if o.level == level and o.status in ("skipped", "unsupported")})
     shown = ", ".join(reasons[:3]) + (", ..." if len(reasons) > 3 else "")
@@ -64,7 +73,7 @@ def _findings(report: Report) -> list[str]:
     if slow and slow[0].seconds > 1:
         lines.append("slowest: " + "   ".join(f"{o.id} {o.seconds:.1f}s" for o in slow))
     for title, items in (
-        ("works but is not declared", report.undeclared),
+        ("right in a short try, but not declared", report.undeclared),
         ("declared but used by no test", report.vacuous),
         ("stale", report.stale),
         ("lost from the suite", report.missing),
@@ -98,6 +107,25 @@ def repeat(report: Report, name: str) -> str:
     plugins = "".join(f" --plugin {p}" for p in options["plugins"])
     how = f"--profile {options['profile']} --seed {options['seed']}{plugins}"
     return f"python -m polygrad conformance {report.device} -k {name} {how}"
+
+
+def replay_command(report: Report, name: str) -> str:
+    """Return the command that launches a check's saved case again, on this device or any other."""
+    plugins = "".join(f" --plugin {p}" for p in report.options["plugins"])
+    return f"python -m polygrad conformance {report.device} --replay {case_file(name)}{plugins}"
+
+
+def case_file(name: str) -> str:
+    """Return where in a report's folder the case of a check lies."""
+    return f"cases/{name.replace(' ', '_')}.json"
+
+
+def labels(reports: Sequence[Report]) -> list[str]:
+    """Return a name for each report: its device, with the hardware where two reports have the same."""
+    devices = [r.device for r in reports]
+    hardware = [str(r.described.get("info", {}).get("name", "?")) for r in reports]
+    names = [d if devices.count(d) == 1 else f"{d} on {h}" for d, h in zip(devices, hardware, strict=True)]
+    return [n if names.count(n) == 1 else f"{n} ({k + 1})" for k, n in enumerate(names)]
 
 
 def difference(before: Report, after: Report) -> tuple[str, bool]:

@@ -14,14 +14,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from polygrad import errors
 from polygrad.driver import ExpectedFailure, Requirements
 from polygrad_conformance import VERSION, gating
 from polygrad_conformance.bench import EFFORTS
 from polygrad_conformance.checks import LEVELS, Check, all_checks
 from polygrad_conformance.isolation import Died, Hung, Worker
 from polygrad_conformance.outcome import BAD, Outcome, Report
+from polygrad_conformance.privacy import cleaned
 
 START = 60.0  # seconds that Python and a driver may take to start, however short the limit of a test
+SHRUNK = 12  # cases of one run that are made smaller: each attempt may compile
 REPEATS = 2  # of a failed check, to tell a flaky one
 Progress = Callable[[int, int, str, Outcome | None], None]
 
@@ -91,7 +94,8 @@ class DeviceRun:
     options: Options = field(default_factory=Options)
 
     def __post_init__(self) -> None:
-        system = {"python": platform.python_version(), "platform": platform.platform(), "polygrad": _polygrad()}
+        where = f"{platform.system()} {platform.machine()}"
+        system = {"python": platform.python_version(), "platform": where, "polygrad": _polygrad()}
         shown = {**vars(self.options), "plugins": list(self.options.plugins)}
         self.report = Report(self.device, VERSION, shown, system)
         self.report.began = dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds")
@@ -100,6 +104,7 @@ class DeviceRun:
         self._began = time.monotonic()
         self._worker: Worker | None = None
         self._failed_starts = 0
+        self._shrunk = 0
 
     def start(self) -> str:
         """Open the device in a worker; return why it could not be, or nothing."""
@@ -114,12 +119,14 @@ class DeviceRun:
                 max(self.options.limit, START),
             )
         except (Died, Hung) as error:
-            return str(error)
+            return str(cleaned(str(error)))
         if "refused" in worker.answer:
             worker.close()
-            return str(worker.answer["refused"])
+            kind, sentence = worker.answer["kind"], str(worker.answer["refused"])
+            ours = issubclass(getattr(errors, kind, Exception), errors.PolygradError)
+            return str(cleaned(sentence if ours else f"{kind}: {sentence}"))
         if not self.report.described:
-            self.report.described = worker.answer
+            self.report.described = cleaned(worker.answer)
             self.have = frozenset(worker.answer["capabilities"])
             self.wanted = _requirements(worker.answer["requirements"])
             self.report.stale = gating.stale(self.wanted, all_checks().values())
@@ -164,12 +171,17 @@ class DeviceRun:
         outcome = Outcome(
             check.id, check.level, "passed" if first["ok"] else "failed", first["seconds"], first["message"]
         )
-        outcome.case = first.get("case")
+        _show(outcome, first)
         if not first["ok"]:
             if first.get("lost"):
                 self._stop()
             again = [self._asked({"check": check.id, "fresh": True}) for _ in range(REPEATS)]
             outcome.flaky = any(isinstance(a, dict) and a["ok"] for a in again)
+            if outcome.case is not None and not outcome.flaky and self._shrunk < SHRUNK:
+                self._shrunk += 1
+                smaller = self._asked({"shrink": outcome.case})
+                if isinstance(smaller, dict):  # a device that dies of a smaller case has its first one to show
+                    _show(outcome, smaller)
         return outcome
 
     def _asked(self, request: dict[str, Any]) -> dict[str, Any] | Outcome:
@@ -187,7 +199,8 @@ class DeviceRun:
         except (Died, Hung) as end:
             self._worker = None
             status = "hung" if isinstance(end, Hung) else "crashed"
-            return Outcome(name, 0, status, time.monotonic() - began, str(end))
+            return Outcome(name, 0, status, time.monotonic() - began, cleaned(str(end)))
+        answer = cleaned(answer)
         self.report.exercised |= set(answer.get("exercised", ()))
         _merge(self.report.figures, answer.get("figures", {}))
         return answer
@@ -201,7 +214,8 @@ class DeviceRun:
             self.report.outcomes.append(answer)
             return answer
         status = "passed" if answer["ok"] else "failed"
-        outcome = Outcome(name, 0, status, answer["seconds"], answer["message"], case=answer.get("case"))
+        outcome = Outcome(name, 0, status, answer["seconds"], answer["message"])
+        _show(outcome, answer)
         self.report.outcomes.append(outcome)
         return outcome
 
@@ -241,6 +255,11 @@ def run(device: str, options: Options, progress: Progress | None = None) -> Repo
         if progress is not None:
             progress(number + 1, total, check.id, outcome)
     return job.finish()
+
+
+def _show(outcome: Outcome, answer: dict[str, Any]) -> None:
+    outcome.case = answer.get("case")
+    outcome.kernel, outcome.source = answer.get("kernel", ""), answer.get("source", "")
 
 
 def _requirements(data: dict[str, Any]) -> Requirements:

@@ -1,7 +1,7 @@
 """The proof that the suite bites: every mutant is found by the checks that are named for it, and every test finds one.
 
 Here: the two-way matrix and its judgement.
-Not here: mutants (`mutant_list.py`).
+Not here: mutants (`mutant_list*.py`), the matrix as a page (`mutant_page.py`).
 """
 
 import contextlib
@@ -9,22 +9,32 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from polygrad.driver import ACCELERATED_OPS, DriverInfo
 from polygrad.driver.binding import open_device
-from polygrad.driver.loader import Registry
-from polygrad_conformance import mutant_list, mutant_list_upper, strict
+from polygrad.driver.loader import REGISTRY, Registry
+from polygrad_conformance import (
+    mutant_list,
+    mutant_list_library,
+    mutant_list_runs,
+    mutant_list_upper,
+    mutant_page,
+    strict,
+)
 from polygrad_conformance.bench import EFFORTS, Bench
 from polygrad_conformance.checks import Check, all_checks
 from polygrad_conformance.mutant_list import UNUSED
 from polygrad_conformance.mutants import Mutant
+from polygrad_conformance.outcome import FAILED, OK
 
-LAST_LEVEL = 3  # up to which every test must find a mutant
-MUTANTS = [*mutant_list.MUTANTS, *mutant_list_upper.MUTANTS]
+ARRAYS = 6  # the level from which checks compute with arrays, which find their devices in the process's registry
+MUTANTS = [*mutant_list.MUTANTS, *mutant_list_upper.MUTANTS, *mutant_list_library.MUTANTS, *mutant_list_runs.MUTANTS]
 
 
 class Kill(NamedTuple):
@@ -38,17 +48,32 @@ class Kill(NamedTuple):
     message: str
 
 
+class Spoilt(strict.StrictDriver):
+    """The strict driver by another name: beside it, and not it, a mutant may spoil a run that has it for reference."""
+
+    info = DriverInfo("spoilt", summary="a strict device, for one mutant at a time")
+
+    def open(self, ordinal: int, options: Any) -> Any:
+        """Open one of the variants, under this name."""
+        import dataclasses  # noqa: PLC0415
+
+        return dataclasses.replace(super().open(ordinal, options), driver=self.info.name)
+
+
 def tried(mutant: Mutant | None, ordinal: int, checks: list[Check]) -> list[Kill]:
     """Run *checks* on a strict device that *mutant* spoils (or on a sound one), each on a device of its own."""
     found = []
     for check in checks:
-        registry = Registry(discovering=False)
-        plugin = strict.StrictDriver.plugin()
+        here = check.level < ARRAYS
+        registry = Registry(discovering=False) if here else REGISTRY
+        plugin = (strict.StrictDriver if here else Spoilt).plugin()
         registry.register(plugin)
-        with _eager(mutant):
-            end, message = _ended(registry, plugin, mutant, ordinal, check)
-        sys.modules.pop(UNUSED, None)
-        registry.unregister(plugin)
+        try:
+            with _eager(mutant):
+                end, message = _ended(registry, plugin, mutant, ordinal, check)
+        finally:
+            sys.modules.pop(UNUSED, None)
+            registry.unregister(plugin)
         name, group = (mutant.name, mutant.group) if mutant else ("", "")
         found.append(Kill(name, group, check.id, check.function, end, message))
     return found
@@ -58,7 +83,7 @@ def _ended(registry: Registry, plugin: Any, mutant: Mutant | None, ordinal: int,
     spoiler = mutant.make(plugin) if mutant else None
     if spoiler is not None and mutant is not None and mutant.early:
         _enter(registry, spoiler)
-    device = open_device(registry, f"strict:{ordinal}", {"delay": "0"})
+    device = open_device(registry, f"{plugin.driver.info.name}:{ordinal}", {"delay": "0"})
     if spoiler is not None and mutant is not None and not mutant.early and not mutant.environment:
         _enter(registry, spoiler)
     bench = Bench(registry, device, EFFORTS["quick"])
@@ -69,6 +94,10 @@ def _ended(registry: Registry, plugin: Any, mutant: Mutant | None, ordinal: int,
         return "killed", str(error)
     except Exception as error:
         return f"{type(error).__name__}", str(error)
+    finally:
+        if registry is REGISTRY:
+            _leave(registry, spoiler)
+            bench.device.close()
     return "survived", ""
 
 
@@ -77,6 +106,11 @@ def _enter(registry: Registry, spoiler: Any) -> None:
         registry.plugins.register(spoiler)  # the registry would take it for a driver
     else:
         registry.register(spoiler)
+
+
+def _leave(registry: Registry, spoiler: Any) -> None:
+    if spoiler is not None:
+        registry.unregister(spoiler)
 
 
 @contextlib.contextmanager
@@ -123,43 +157,36 @@ def matrix() -> tuple[list[Kill], list[str]]:
                 if control.end != "survived":
                     faults.append(f"{check.id} fails on the sound device strict:{mutant.ordinal}: {control.message}")
     biting = {kill.function for kill in kills if kill.end == "killed"}
-    functions = {c.function for c in checks.values() if c.level <= LAST_LEVEL}
+    functions = {c.function for c in checks.values()}
     faults += [f"the test {name} finds no mutant; nobody knows that it can fail" for name in sorted(functions - biting)]
+    faults += [f"the op {op} has no test; write one of level 5" for op in untested_ops()]
     return kills, faults
 
 
-def table(kills: list[Kill]) -> str:
-    """Return the matrix as text: for each mutant who finds it, for each test what it finds."""
-    lines = ["mutant -> tests that find it", ""]
-    for mutant in dict.fromkeys((k.group, k.mutant) for k in kills):
-        mine = [k.check for k in kills if (k.group, k.mutant) == mutant and k.end == "killed"]
-        lines.append(f"  {mutant[0]:10} {mutant[1]:42} {', '.join(mine) or 'nobody'}")
-    lines += ["", "test -> mutants that it finds", ""]
-    for function in dict.fromkeys(k.function for k in kills):
-        mine = list(dict.fromkeys(k.mutant for k in kills if k.function == function and k.end == "killed"))
-        lines.append(f"  {function:42} {', '.join(mine) or 'none'}")
-    return "\n".join(lines) + "\n"
+def untested_ops() -> list[str]:
+    """Return the accelerated ops that no check of level 5 needs; write and read are level 1's.
+
+    >>> untested_ops()
+    []
+    """
+    needed = {need for c in all_checks().values() for need in c.needs}
+    return [op for op in ACCELERATED_OPS if op not in ("write", "read") and f"op.{op}" not in needed]
 
 
 def run(folder: Path | None = None) -> int:
     """Print the matrix and return 0 if it is as it must be, else 1."""
+    began = time.monotonic()
     kills, faults = matrix()
-    sys.stdout.write(table(kills))
+    sys.stdout.write(mutant_page.text(kills))
     sys.stdout.writelines(f"FAULT {fault}\n" for fault in faults)
-    functions = {k.check: k.function for k in kills if k.end == "killed"}
-    checks = all_checks()
-    core = len({f for name, f in functions.items() if checks[name].level <= LAST_LEVEL})
-    mutants, above = len({k.mutant for k in kills}), len(set(functions.values())) - core
-    verdict = (
-        f"every mutant is found, and every test to level {LAST_LEVEL} finds one"
-        if not faults
-        else f"{len(faults)} faults"
-    )
-    sys.stdout.write(
-        f"\n{mutants} mutants, {core} tests of levels 0 to {LAST_LEVEL} and {above} of those above: {verdict}\n"
-    )
+    found = [k for k in kills if k.end == "killed"]
+    mutants, functions = len({k.mutant for k in kills}), len({k.function for k in found})
+    verdict = f"{len(faults)} faults" if faults else "every mutant is found, and every test finds one"
+    seconds = time.monotonic() - began
+    sys.stdout.write(f"\n{mutants} mutants, {functions} tests, {len(found)} kills in {seconds:.0f} s: {verdict}\n")
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         data = {"kills": [k._asdict() for k in kills], "faults": faults}
         (folder / "self-test.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
-    return 1 if faults else 0
+        (folder / "mutants.md").write_text(mutant_page.markdown(kills), encoding="utf-8")
+    return FAILED if faults else OK

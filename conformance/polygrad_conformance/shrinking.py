@@ -3,6 +3,7 @@
 Here: `shrink`. Not here: launches; the caller says whether a case fails.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -12,20 +13,23 @@ from polygrad.errors import PolygradError
 from polygrad_conformance.case import Case
 
 MOST = 60  # attempts, each of which may compile
+SECONDS = 20.0
 
 
-def shrink(case: Case, fails: Callable[[Case], bool]) -> Case:
-    """Return the smallest case found that *fails*, starting from one that does."""
-    attempts, shrunk = 0, True
+def shrink(case: Case, fails: Callable[[Case], bool], seconds: float = SECONDS) -> Case:
+    """Return the smallest case found in *seconds* that *fails*, starting from one that does."""
+    attempts, shrunk, end = 0, True, time.monotonic() + seconds
     while shrunk and attempts < MOST:
         shrunk = False
         for smaller in _smaller(case):
             attempts += 1
-            if attempts > MOST:
+            if attempts > MOST or time.monotonic() > end:
                 break
             if fails(smaller):
                 case, shrunk = smaller, True
                 break
+        if time.monotonic() > end:
+            break
     return case
 
 

@@ -244,9 +244,7 @@ class StrictDriver(DriverBase):
     def op_scatter_add(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         self._op(strict_ops.scatter_add, outs, ins, attrs)
 
-    def _op(
-        self, work: Callable[..., None], outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]
-    ) -> None:
+    def _op(self, work: Callable[..., None], outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         given, handles = dict(attrs), [r.handle for r in (*outs, *ins)]
         if given.get("status") is not None:
             handles.append(given["status"])

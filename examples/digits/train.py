@@ -177,6 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train everywhere, print the table, and return 0 if accuracy and agreement are as they should be."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--devices", help="names with commas between; all that are found unless given")
+    parser.add_argument("--models", default="MLP,CNN", help="which of them (default: %(default)s)")
     parser.add_argument("--plain", action="store_true", help="no progress bar")
     arguments = parser.parse_args(argv)
     console = Console(width=None if sys.stdout.isatty() else 100)
@@ -190,11 +191,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         TimeElapsedColumn(),
     )
     results = []
+    jobs = [job for job in JOBS if job.name in arguments.models.split(",")]
     steps = digits()[0].shape[0] // BATCH
     with Progress(*columns, console=console, disable=arguments.plain) as progress:
         bars = [
             (job, d, progress.add_task(f"{job.name} on {d}", total=job.epochs * steps, start=False))
-            for job in JOBS
+            for job in jobs
             for d in devices
         ]
         for job, device, bar in bars:

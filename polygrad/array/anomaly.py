@@ -34,7 +34,8 @@ def detect_anomaly() -> Iterator[None]:
     def observe(node: Node) -> None:
         if outer is not None:
             outer(node)
-        if not checking[0] and not getattr(_anomaly, "sweeping", False):  # the sweep checks its own
+        # The sweep checks its own; what vmap reads has no values, what it makes of it is checked.
+        if not checking[0] and not getattr(_anomaly, "sweeping", False) and not RECORDING.batches:
             node.trace = creation_site()
             checking[0] = True
             try:
@@ -43,7 +44,7 @@ def detect_anomaly() -> Iterator[None]:
                 checking[0] = False
 
     def observe_gradient(node: Node, gradient: Node) -> None:
-        if not checking[0]:
+        if not checking[0] and not RECORDING.batches:
             checking[0] = True
             gradient.device = gradient.device or node.device
             try:

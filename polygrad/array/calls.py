@@ -1,6 +1,6 @@
 """Functions whose derivative is not swept but called: checkpoints, and derivatives that somebody has written.
 
-Here: `checkpoint` and `custom_vjp`.
+Here: `checkpoint`, `custom_vjp` and `custom_jvp`.
 Not here: the sweep that calls them (`autograd`), the other transforms (`transforms.py`).
 """
 
@@ -14,24 +14,28 @@ from polygrad.array.anomaly import swept
 from polygrad.array.object import Array
 from polygrad.array.recording import close_recording, enable_grad, no_grad, open_recording, private_leaves, seed_for
 from polygrad.array.transforms import sealed, zeros_like
-from polygrad.array.tree import flatten
+from polygrad.array.tree import flatten, map_tree
 from polygrad.autograd import Call
 from polygrad.errors import GradError
 from polygrad.graph.functions import F
-from polygrad.graph.node import RECORDING, Node, newest
+from polygrad.graph.node import RECORDING, Node, newest, watches
 from polygrad.runtime.structure import active_mask
 
 
-def _call(
-    outputs: list[Array], inputs: Sequence[Node], pull: Callable[[list[Array | None]], Sequence[Any]]
-) -> list[Array]:
-    """Return *outputs* as results of one call whose derivative by *inputs* is *pull*."""
+Side = Callable[[list[Array | None]], Sequence[Any]]
 
-    def rule(cotangents: list[Node | None]) -> list[Node | None]:
-        found = pull([None if c is None else Array(c) for c in cotangents])
-        return [None if g is None else g._node for g in found]
 
-    call = Call(tuple(inputs), len(outputs), rule)
+def _call(outputs: list[Array], inputs: Sequence[Node], pull: Side, push: Side | None = None) -> list[Array]:
+    """Return *outputs* as results of one call whose derivative by *inputs* is *pull*, and forward *push*."""
+
+    def of_nodes(side: Side) -> Callable[[list[Node | None]], list[Node | None]]:
+        def rule(given: list[Node | None]) -> list[Node | None]:
+            found = side([None if g is None else Array(g) for g in given])
+            return [None if g is None else g._node for g in found]
+
+        return rule
+
+    call = Call(tuple(inputs), len(outputs), of_nodes(pull), None if push is None else of_nodes(push))
     nodes = [F.call_output_(o._node, *call.inputs, k) for k, o in enumerate(outputs)]
     for node in nodes:
         if node.mask:  # else nobody will ask, and the call would keep its inputs alive
@@ -87,7 +91,7 @@ def _found_elsewhere() -> Iterator[dict[Node, None]]:
 
     def look(node: Node) -> None:
         for p in node.parents:
-            if p.mask & active_mask() and p.number <= start:
+            if p.mask and p.number <= start and watches(active_mask(), p):
                 found[p] = None
         if outer is not None:
             outer(node)
@@ -162,7 +166,101 @@ class custom_vjp:  # noqa: N801  used as a decorator, like a function
             grads: list[Any] = []
             for g, a in zip(found, args, strict=True):
                 leaves, _ = flatten(a)
-                grads += [None] * len(leaves) if g is None else flatten(g)[0]
+                parts = flatten(g)[0]
+                grads += parts if leaves and len(parts) == len(leaves) else [None] * len(leaves)
             return grads
 
         return rebuild(_call(outputs, [x._node for x in inputs], pull))
+
+
+class custom_jvp:  # noqa: N801  used as a decorator, like a function
+    """A function with a derivative of your own, written once for forward and reverse mode.
+
+    ``f.defjvp(rule)``: *rule* takes a tuple of arguments and a tuple of their tangents and returns (value, tangent). It
+    must be linear in the tangents: reverse mode is its transpose. Arguments that are no float arrays have zeros for
+    tangents (numbers 0.0, anything else None).
+
+    Examples
+    --------
+    >>> import polygrad as pg
+    >>> @pg.custom_jvp
+    ... def softplus(x):
+    ...     return pg.log1p(pg.exp(-pg.abs(x))) + pg.maximum(x, 0.0)
+    >>> @softplus.defjvp
+    ... def rule(primals, tangents):
+    ...     (x,), (t,) = primals, tangents
+    ...     return softplus(x), t * pg.sigmoid(x)
+    >>> pg.grad(softplus)(pg.asarray(0.0)), pg.jvp(softplus, (pg.asarray(0.0),), (pg.asarray(2.0),))[1]
+    (Array(0.5, dtype=float64, device='cpu:0'), Array(1., dtype=float64, device='cpu:0'))
+    """
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, f)
+        self._f = f
+        self._rule: Callable[..., Any] | None = None
+
+    def defjvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        """Give the derivative; return it, so that this is a decorator."""
+        self._rule = rule
+        return rule
+
+    def defjvps(self, *rules: Callable[..., Any] | None) -> None:
+        """Give the derivative as one rule for each argument, ``(tangent, value, *arguments) -> tangent``; None for zero.
+
+        The tangents are added up.
+        """
+
+        def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+            value = self(*primals)
+            parts = [r(t, value, *primals) for r, t in zip(rules, tangents, strict=True) if r is not None]
+            return value, functools.reduce(lambda a, b: a + b, parts) if parts else map_tree(zeros_like, value)
+
+        self._rule = rule
+
+    def __call__(self, *args: Any) -> Any:
+        """Apply the function."""
+        if self._rule is None:
+            raise GradError(f"{self._f.__name__} is a custom_jvp without a derivative: call its defjvp(rule) first")
+        leaves, _ = flatten(list(args))
+        moving = [k for k, x in enumerate(leaves) if dtypes.KINDS[x.dtype] == "float"]
+        with no_grad():
+            outputs, rebuild = flatten(self._f(*args))
+
+        def push(tangents: list[Array | None]) -> Sequence[Any]:
+            full = [zeros_like(x) for x in leaves]
+            for k, t in zip(moving, tangents, strict=True):
+                full[k] = full[k] if t is None else t
+            return self._tangents(args, full, outputs)
+
+        def pull(cotangents: list[Array | None]) -> Sequence[Any]:
+            bit = open_recording()
+            try:
+                with enable_grad():
+                    probes = private_leaves([zeros_like(leaves[k]) for k in moving], bit)
+                    made = push(list(probes))
+                    found = _swept_to([p._node for p in probes], made, cotangents, bit)
+            finally:
+                close_recording(bit)
+            return [None if g is None else sealed(Array(g), bit) for g in found]
+
+        return rebuild(_call(outputs, [leaves[k]._node for k in moving], pull, push))
+
+    def _tangents(self, args: Sequence[Any], full: list[Array], outputs: list[Array]) -> list[Array]:
+        """Return the tangents of the outputs, as the rule gives them for tangents *full* of all arrays."""
+        given, at = [], 0
+        for a in args:
+            leaves, rebuild = flatten(a)
+            number = isinstance(a, (int, float)) and not isinstance(a, bool)
+            given.append(rebuild(full[at : at + len(leaves)]) if leaves else 0.0 if number else None)
+            at += len(leaves)
+        assert self._rule is not None  # noqa: S101  __call__ has seen to it
+        found = self._rule(tuple(args), tuple(given))
+        if not (isinstance(found, tuple) and len(found) == 2):  # noqa: PLR2004  value and tangent
+            raise GradError(f"the rule of {self._f.__name__} must return a pair (value, tangent)")
+        tangents, _ = flatten(found[1])
+        if [t.shape for t in tangents] != [o.shape for o in outputs]:
+            raise GradError(
+                f"the rule of {self._f.__name__} returned tangents of shapes {[list(t.shape) for t in tangents]} for "
+                f"values of shapes {[list(o.shape) for o in outputs]}"
+            )
+        return tangents

@@ -87,6 +87,17 @@ def default_float(name: str) -> dtypes.DType:
     return dtypes.float64 if "float64" in state(name).info.dtypes else dtypes.float32
 
 
+def default_complex(name: str) -> dtypes.DType:
+    """Return complex128, or complex64 on a device without float64."""
+    return dtypes.whole(default_float(name))
+
+
+def held(name: str) -> frozenset[str]:
+    """Return the names of the dtypes that a device's arrays may have: complex ones where it has those of their parts."""
+    have = state(name).info.dtypes
+    return have | {d.name for d in dtypes.COMPLEX if dtypes.part(d).name in have}
+
+
 def default_int(name: str) -> dtypes.DType:
     """Return int64, or int32 on a device without it."""
     return dtypes.int64 if "int64" in state(name).info.dtypes else dtypes.int32

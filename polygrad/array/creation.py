@@ -9,7 +9,7 @@ from typing import Any
 
 from polygrad import dtypes
 from polygrad.array import interchange
-from polygrad.array.config import default_float, default_int, resolve
+from polygrad.array.config import default_complex, default_float, default_int, resolve
 from polygrad.array.functions import FUNCTIONS
 from polygrad.array.object import Array, scalar_array
 from polygrad.errors import DTypeError
@@ -21,8 +21,9 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
 
     Parameters
     ----------
-    obj : bool, int, float, nested sequence of them, NumPy array, Array, or an object with DLPack or the buffer protocol
-        Python ints become int64, floats float64 (int32 and float32 on devices without those).
+    obj : Python number, nested sequence of them, NumPy array, Array, or an object with DLPack or the buffer protocol
+        Python ints become int64, floats float64, complex numbers complex128 (int32, float32 and complex64 on devices
+        without those).
     dtype : dtype, optional
         The wanted dtype.
     device : str, optional
@@ -51,9 +52,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     if isinstance(obj, Array):
         return _from_array(obj, wanted, device, copy)
     name = resolve(device)
-    if isinstance(obj, complex):
-        raise DTypeError("polygrad has no complex dtypes yet: use real and imaginary parts")
-    if isinstance(obj, (bool, int, float)) and not interchange.is_numpy_scalar(obj):
+    if isinstance(obj, (bool, int, float, complex)) and not interchange.is_numpy_scalar(obj):
         if copy is False:
             raise ValueError("cannot make an array of a Python number without a copy: leave copy=False out")
         return scalar_array(obj, wanted or _default(obj, name), name)
@@ -69,6 +68,8 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
 def _default(value: Any, name: str) -> dtypes.DType:
     if isinstance(value, bool):
         return dtypes.bool_
+    if isinstance(value, complex):
+        return default_complex(name)
     return default_int(name) if isinstance(value, int) else default_float(name)
 
 
@@ -78,8 +79,10 @@ def _default_of_list(obj: Any, name: str) -> dtypes.DType | None:
         return None
     values = list(_elements(obj))
     kinds = set(map(type, values))
-    if not kinds <= {bool, int, float}:
+    if not kinds <= {bool, int, float, complex}:
         return None
+    if complex in kinds:
+        return default_complex(name)
     if not kinds or float in kinds:
         return default_float(name)
     if int not in kinds:
@@ -165,7 +168,7 @@ def result_type(*arrays_and_dtypes: Any) -> dtypes.DType:
     strong: dtypes.DType | None = None
     weak = []
     for a in arrays_and_dtypes:
-        if isinstance(a, (bool, int, float)):
+        if isinstance(a, (bool, int, float, complex)):
             weak.append(a)
             continue
         dtype = a.dtype if isinstance(a, Array) else dtypes.as_dtype(a)

@@ -8,12 +8,13 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from polygrad.array import interchange
 from polygrad.array.config import resolve
 from polygrad.array.tree import leaves_of
 from polygrad.driver import binding, tracer
 from polygrad.driver.loader import REGISTRY
 from polygrad.driver.records import DriverRecord
-from polygrad.graph.node import RECORDING, Node, on_growth
+from polygrad.graph.node import RECORDING, Node, on_growth, on_look
 from polygrad.runtime import launch_counter, set_matmul_precision, transfer
 from polygrad.runtime import realize as _realize
 from polygrad.runtime.devices import state
@@ -46,7 +47,7 @@ def eager() -> Iterator[None]:
     outer = RECORDING.observer
 
     def now(node: Node) -> None:
-        if node.device is not None and node.storage is None:
+        if node.device is not None and node.storage is None and not RECORDING.batches:
             _realize([node])
         if outer is not None:
             outer(node)
@@ -116,7 +117,7 @@ FULLEST = 0.6  # of a device's memory: when arrays take more, pending graphs, wh
 
 def _bound(node: Node) -> None:
     """Compute a node whose pending graph has become too deep, or holds memory while the device fills up."""
-    if node.device is None or node.storage is not None:
+    if node.device is None or node.storage is not None or RECORDING.batches:
         return
     found = state(node.device)
     if node.depth > DEEPEST or found.pool.used > FULLEST * found.info.limits.total:
@@ -124,3 +125,12 @@ def _bound(node: Node) -> None:
 
 
 on_growth(_bound)
+
+
+def _look(node: Node, words: str) -> int:
+    """Read a 0-d integer on which the shape of a result depends."""
+    node.device = node.device or resolve(None)
+    return int(interchange.to_numpy(node))
+
+
+on_look(_look)

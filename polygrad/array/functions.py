@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from polygrad import dtypes
-from polygrad.array.config import default_float, default_int, resolve
+from polygrad.array.config import default_complex, default_float, default_int, held, resolve
 from polygrad.array.object import Array
 from polygrad.array.operators import as_node
 from polygrad.errors import DeviceError
@@ -103,21 +103,18 @@ def _creating(op: Op) -> Callable[..., Any]:
     @functools.wraps(op.body)
     def wrapped(*args: Any, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
         name = resolve(device)
-        dtype = default_float(name) if dtype is None and op.name in _DEFAULTED else dtype
+        if dtype is None and op.name in _DEFAULTED:
+            numbers = op.name == "linspace" and any(isinstance(a, complex) for a in (*args, *kwargs.values()))
+            dtype = (default_complex if numbers else default_float)(name)
         nodes = [as_node(a, name) for a in args]
         named = {k: as_node(v, name) for k, v in kwargs.items()}
         made = function(*nodes, dtype=dtype, **named) if dtype is not None else function(*nodes, **named)
-        if dtype is None and made.dtype.name not in _held(name):
-            made = F.astype(made, default_float(name) if dtypes.KINDS[made.dtype] == "float" else default_int(name))
+        if dtype is None and made.dtype.name not in held(name):
+            defaults = {"float": default_float, "complex": default_complex}
+            made = F.astype(made, defaults.get(dtypes.KINDS[made.dtype], default_int)(name))
         return wrap(made, name)
 
     return _with_device(_sign(wrapped, op))
-
-
-def _held(name: str) -> frozenset[str]:
-    from polygrad.runtime.devices import state  # noqa: PLC0415  beside its one use
-
-    return state(name).info.dtypes
 
 
 def _liking(op: Op) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from polygrad import dtypes
 from polygrad.errors import DTypeError, ShapeError
-from polygrad.graph.node import Node, convert_scalar
+from polygrad.graph.node import Node, Pair, convert_scalar, parts
 from polygrad.runtime import transfer
 
 
@@ -34,7 +34,19 @@ def from_numpy(value: Any, device: str, dtype: dtypes.DType | None) -> Node:
         for extreme in (int(array.min()), int(array.max())):
             convert_scalar(extreme, dtype)  # Python ints do not wrap
     native = array.dtype.newbyteorder("=")
-    array = array.astype(dtype or dtypes.as_dtype(native), copy=False)
+    wanted = dtype or dtypes.as_dtype(native)
+    if array.dtype.kind == "c" and wanted not in dtypes.COMPLEX and wanted is not dtypes.bool_:
+        raise DTypeError(
+            f"cannot convert {array.dtype} to {wanted.name}: the imaginary part would be lost; take its .real part"
+        )
+    array = array.astype(wanted, copy=False)
+    if wanted in dtypes.COMPLEX:
+        return Pair(*[_upload(part, device) for part in (array.real, array.imag)])
+    return _upload(array, device)
+
+
+def _upload(array: Any, device: str) -> Node:
+    """Return a copy of a NumPy array of real numbers on a device."""
     return transfer.upload(device, array.shape, dtypes.as_dtype(array.dtype), as_bytes(array))
 
 
@@ -47,14 +59,18 @@ def as_bytes(array: Any) -> memoryview:
 def adopt_numpy(array: Any, device: str) -> Node | None:
     """Return a node on the memory of a NumPy array without a copy; None if the device or the layout do not allow it."""
     dtype = dtypes.as_dtype(array.dtype)
-    if not array.flags.c_contiguous:
+    if not array.flags.c_contiguous or dtype in dtypes.COMPLEX:
         return None
     return transfer.adopt(device, array.shape, dtype, as_bytes(array), array)
 
 
 def to_numpy(node: Node) -> Any:
-    """Return the value as a new NumPy array."""
+    """Return the value as a new NumPy array; the parts of a complex one are put together here."""
     out = np.empty(node.aval.shape, node.aval.dtype)
+    if type(node) is Pair:
+        transfer.realize(parts(node))
+        out.real, out.imag = (to_numpy(p) for p in parts(node))
+        return out
     transfer.download(node, out.reshape(-1).view(np.uint8).data if out.size else memoryview(bytearray()))
     return out
 
@@ -105,6 +121,13 @@ def dlpack(node: Node, max_version: Any, dl_device: Any, copy: bool | None) -> A
     elif tuple(dl_device) != HOST:
         raise BufferError(f"cannot export to DLPack device {tuple(dl_device)}: polygrad exports host memory, {HOST}")
     shared = copy is not True and max_version is not None and tuple(max_version) >= _VERSIONED
+    if type(node) is Pair:
+        if copy is False:
+            raise BufferError(
+                f"cannot export {node.aval.dtype.name} without a copy: its two parts are kept apart in memory; leave "
+                "copy=False out"
+            )
+        shared = False
     if shared and transfer.on_host(node):
         return view_numpy(node).__dlpack__(max_version=max_version, copy=copy)
     if copy is False:
@@ -142,6 +165,10 @@ def buffer(node: Node, flags: int) -> memoryview:
         raise BufferError("an array's memory is read-only for others: copy it, with .numpy()")
     if not transfer.on_host(node) or node.aval.dtype is dtypes.bfloat16:
         raise BufferError(f"cannot view {node.aval.dtype.name} of {node.device} as a buffer: use .numpy()")
+    if type(node) is Pair:  # a copy: its parts are kept apart
+        value = to_numpy(node)
+        value.flags.writeable = False
+        return memoryview(value)
     return memoryview(view_numpy(node))
 
 

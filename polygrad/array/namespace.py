@@ -7,11 +7,10 @@ Not here: functions on arrays.
 from typing import Any
 
 from polygrad import dtypes
-from polygrad.array.config import default_float, default_int, get_device, resolve
+from polygrad.array.config import default_complex, default_float, default_int, get_device, held, resolve
 from polygrad.driver.binding import list_devices
 from polygrad.driver.loader import REGISTRY
 from polygrad.errors import DTypeError
-from polygrad.runtime.devices import state
 
 _KINDS = {
     "bool": (dtypes.bool_,),
@@ -19,16 +18,17 @@ _KINDS = {
     "unsigned integer": dtypes.UNSIGNED,
     "integral": dtypes.INTEGERS,
     "real floating": dtypes.FLOATS,
-    "complex floating": (),
-    "numeric": (*dtypes.INTEGERS, *dtypes.FLOATS),
+    "complex floating": dtypes.COMPLEX,
+    "numeric": (*dtypes.INTEGERS, *dtypes.FLOATS, *dtypes.COMPLEX),
 }
 
 
 class FloatInfo:
-    """Limits of a float dtype, as Python floats."""
+    """Limits of a float dtype, as Python floats; of a complex one, those of its parts."""
 
     def __init__(self, dtype: dtypes.DType) -> None:
-        self.dtype = dtype
+        self.dtype = dtypes.part(dtype)
+        dtype = self.dtype
         self.bits = dtype.itemsize * 8
         self.eps, self.max, self.min, self.smallest_normal = dtypes.float_limits(dtype)
 
@@ -49,15 +49,15 @@ class IntegerInfo:
 
 
 def finfo(type: Any, /) -> FloatInfo:  # noqa: A002  the Array API's name
-    """Return the limits of a float dtype, given as one or by an array of it.
+    """Return the limits of a float dtype, given as one or by an array of it; of a complex one, those of its parts.
 
     >>> import polygrad as pg
-    >>> pg.finfo(pg.float32).bits
-    32
+    >>> pg.finfo(pg.float32).bits, pg.finfo(pg.complex64).dtype
+    (32, dtype('float32'))
     """
     dtype = dtypes.as_dtype(getattr(type, "dtype", type))
-    if dtypes.KINDS[dtype] != "float":
-        raise DTypeError(f"finfo takes a float dtype, got {dtype.name}; use iinfo")
+    if dtypes.KINDS[dtype] not in ("float", "complex"):
+        raise DTypeError(f"finfo takes a float or complex dtype, got {dtype.name}; use iinfo")
     return FloatInfo(dtype)
 
 
@@ -104,13 +104,13 @@ class NamespaceInfo:
         """Return the dtypes that Python numbers get on a device."""
         name = resolve(device)
         return {
-            "real floating": default_float(name), "complex floating": None, "integral": default_int(name),
+            "real floating": default_float(name), "complex floating": default_complex(name), "integral": default_int(name),
             "indexing": default_int(name),
         }  # fmt: skip
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, Any]:
         """Return the dtypes of a device by name, of a kind if one is given."""
-        have = state(resolve(device)).info.dtypes
+        have = held(resolve(device))
         return {d.name: d for d in dtypes.ALL if d.name in have and (kind is None or isdtype(d, kind))}
 
 

@@ -12,7 +12,7 @@ from polygrad.array import interchange
 from polygrad.array.config import get_device, resolve
 from polygrad.errors import DTypeError, GradError, ShapeError
 from polygrad.graph.functions import F
-from polygrad.graph.node import Node, scalar
+from polygrad.graph.node import Node, parts, scalar, watches
 from polygrad.runtime import transfer
 from polygrad.runtime.realize import realize
 from polygrad.runtime.structure import ALWAYS, active_mask
@@ -85,6 +85,18 @@ class Array:
             raise ShapeError(f"cannot transpose shape {list(self.shape)} by .mT: it takes at least two axes")
         return Array(F.swap_last(self._node))
 
+    @property
+    def real(self) -> "Array":
+        """The real part; of a real array, the array itself."""
+        return Array(F.real(self._node)) if dtypes.KINDS[self.dtype] == "complex" else self
+
+    @property
+    def imag(self) -> "Array":
+        """The imaginary part; of a real array, zeros."""
+        node = F.imag(self._node)
+        node.device = node.device or self.device
+        return Array(node)
+
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("a 0-d array has no length")
@@ -119,6 +131,8 @@ class Array:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         self._may_leave("__array__")
         if copy is False:
+            if dtypes.KINDS[self.dtype] == "complex":
+                raise ValueError(f"cannot view {self.dtype.name} without a copy: its two parts are kept apart in memory")
             if not transfer.on_host(self._node):
                 raise ValueError(f"cannot view an array of {self.device} without a copy: its memory is not the host's")
             value = interchange.view_numpy(self._node)
@@ -150,7 +164,7 @@ class Array:
                 "for a number"
             )
 
-    def item(self) -> bool | int | float:
+    def item(self) -> bool | int | float | complex:
         """Return the only element as a Python number."""
         if self.size != 1:
             raise ShapeError(
@@ -169,11 +183,16 @@ class Array:
             )
         return self.item()
 
+    def _real_number(self, what: str) -> Any:
+        if dtypes.KINDS[self.dtype] == "complex":
+            raise TypeError(f"{what}() takes a real array, this one is {self.dtype.name}; use complex() or pg.real(...)")
+        return self._zero_d(what)
+
     def __float__(self) -> float:
-        return float(self._zero_d("float"))
+        return float(self._real_number("float"))
 
     def __int__(self) -> int:
-        return int(self._zero_d("int"))
+        return int(self._real_number("int"))
 
     def __bool__(self) -> bool:
         if self.size != 1:
@@ -190,7 +209,8 @@ class Array:
     @property
     def requires_grad(self) -> bool:
         """Whether gradients are recorded for this array; setting it makes the array a leaf, or a constant again."""
-        return bool(self._node.mask & active_mask())
+        node = self._node
+        return bool(node.mask and watches(active_mask(), node))
 
     @requires_grad.setter
     def requires_grad(self, wanted: bool) -> None:
@@ -211,7 +231,8 @@ class Array:
     @property
     def is_leaf(self) -> bool:
         """Whether gradients end here: the array was not computed from others that need them."""
-        return not self.requires_grad or not any(p.mask & active_mask() for p in self._node.parents)
+        operands = [p for part in parts(self._node) for p in part.parents]
+        return not self.requires_grad or not any(watches(active_mask(), p) for p in operands)
 
     @property
     def grad(self) -> "Array | None":
@@ -318,7 +339,7 @@ class Array:
         return restored, (interchange.to_numpy(self._node), self.device, self.requires_grad and self.is_leaf)
 
     def __complex__(self) -> complex:
-        return complex(float(self))
+        return complex(self._zero_d("complex"))
 
 
 def restored(value: Any, device: str, leaf: bool) -> Array:
@@ -329,16 +350,16 @@ def restored(value: Any, device: str, leaf: bool) -> Array:
 
 def make_leaf(value: Node, mask: int, dtype: dtypes.DType) -> Node:
     """Return a node of the same value that a recording watches."""
-    if dtypes.KINDS[dtype] != "float":
+    if dtype not in dtypes.DIFFERENTIABLE:
         raise DTypeError(
-            f"{dtype.name} arrays have no gradients: only float dtypes do; convert with .astype('float32')"
+            f"{dtype.name} arrays have no gradients: only float and complex dtypes do; convert with .astype('float32')"
         )
     leaf = F.cut(value)
     leaf.mask = mask
     return leaf  # type: ignore[no-any-return]
 
 
-def scalar_array(value: bool | int | float, dtype: dtypes.DType, device: str) -> Array:
+def scalar_array(value: bool | int | float | complex, dtype: dtypes.DType, device: str) -> Array:
     """Return a 0-d array of a Python number."""
     node = scalar(value, dtype)
     node.device = device

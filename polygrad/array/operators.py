@@ -12,7 +12,6 @@ from polygrad import dtypes
 from polygrad.array import interchange
 from polygrad.array.config import get_device
 from polygrad.array.object import Array
-from polygrad.errors import DTypeError
 from polygrad.graph.functions import OPERATORS, ORDERINGS, F
 from polygrad.graph.node import Node, apply, lift
 from polygrad.ops.table import TABLE, Op
@@ -22,10 +21,8 @@ def as_node(value: Any, device: str | None = None) -> Any:
     """Return an Array's node, a NumPy array as a node on *device*, a NumPy scalar as a number, all else as it is."""
     if isinstance(value, Array):
         return value._node
-    if isinstance(value, (bool, int, float)) and type(value) in (bool, int, float):
+    if type(value) in (bool, int, float, complex):
         return value
-    if isinstance(value, complex):
-        raise DTypeError("polygrad has no complex dtypes yet: use real and imaginary parts")
     if isinstance(value, (list, tuple)):
         return type(value)(as_node(v, device) for v in value) if _has_array(value) else value
     if interchange.is_numpy_scalar(value):
@@ -59,7 +56,7 @@ def operand(value: Any, like: Node) -> Node | None:
         return lift(value.item(), like)
     if interchange.is_numpy(value):
         return interchange.from_numpy(value, like.device or get_device(), None)
-    if isinstance(value, (bool, int, float)):
+    if isinstance(value, (bool, int, float, complex)):
         return lift(value, like)
     return None
 
@@ -84,11 +81,11 @@ def _through(name: str) -> tuple[Callable[[Array, Any], Any], Callable[[Array, A
 
     def forward(self: Array, other: Any) -> Any:
         b = as_node(other, self.device)
-        return Array(function(self._node, b)) if isinstance(b, (Node, bool, int, float)) else NotImplemented
+        return Array(function(self._node, b)) if isinstance(b, (Node, bool, int, float, complex)) else NotImplemented
 
     def reflected(self: Array, other: Any) -> Any:
         b = as_node(other, self.device)
-        if isinstance(b, (bool, int, float)):
+        if isinstance(b, (bool, int, float, complex)):
             b = lift(b, self._node)
         return Array(function(b, self._node)) if isinstance(b, Node) else NotImplemented
 

@@ -17,7 +17,7 @@ from polygrad.array.object import Array, make_leaf
 from polygrad.autograd import spend
 from polygrad.errors import DTypeError, GradError, ShapeError
 from polygrad.graph.functions import F
-from polygrad.graph.node import RECORDING, Node, share
+from polygrad.graph.node import RECORDING, Node, PartOf, begin_watching, end_watching, share, watches
 from polygrad.runtime.structure import ALWAYS, active_mask, set_active_mask
 
 
@@ -61,14 +61,21 @@ def is_grad_enabled() -> bool:
 
 def seed_for(output: Array, gradient: Array | None) -> Node:
     """Return the cotangent to start a backward pass of *output* from."""
-    if dtypes.KINDS[output.dtype] != "float":
-        raise GradError(f"cannot differentiate an array of {output.dtype.name}: only float dtypes have gradients")
+    if output.dtype not in dtypes.DIFFERENTIABLE:
+        raise GradError(
+            f"cannot differentiate an array of {output.dtype.name}: only float and complex dtypes have gradients"
+        )
     if gradient is None:
         if output.size != 1:
             raise GradError(
                 f"cannot start backward from an array of shape {list(output.shape)}: only a scalar has a gradient "
                 "without a seed; "
                 f"pass gradient=... of that shape, or reduce it, by .sum() say"
+            )
+        if dtypes.KINDS[output.dtype] == "complex":
+            raise GradError(
+                f"cannot start backward from a value of {output.dtype.name} without a seed: pass gradient=..., or go "
+                "backward from a real one, pg.abs(...) or pg.real(...) say"
             )
         one = F.full_of(1.0, output._node)
         one.device = output.device
@@ -84,7 +91,7 @@ def backward(output: Array, gradient: Array | None, retain_graph: bool) -> None:
     """Add the gradients of *output* to its leaves; see `Array.backward`."""
     seed = seed_for(output, gradient)
     mask = public_mask()
-    if not output._node.mask & mask:
+    if not watches(mask, output._node):
         raise GradError(
             "cannot go backward: no array that this one was computed from has requires_grad=True, or it was "
             "computed in no_grad()"
@@ -92,24 +99,39 @@ def backward(output: Array, gradient: Array | None, retain_graph: bool) -> None:
     before, RECORDING.enabled = RECORDING.enabled, False
     try:
         leaves, passed = swept([(output._node, seed)], mask)
-        for node, found in leaves.items():
-            deposit(node, found)
+        deposit(leaves)
     finally:
         RECORDING.enabled = before
     if not retain_graph:
         spend(passed)
 
 
-def deposit(leaf: Node, gradient: Node) -> None:
-    """Add a gradient to the `.grad` of the array whose leaf this is, if it is still alive."""
-    owner = leaf.leaf() if isinstance(leaf.leaf, weakref.ref) else None
-    if owner is not None:
-        old = owner._grad
-        owner._grad = Array(gradient if old is None else F.add(old._node, gradient))
+def deposit(gradients: dict[Node, Node]) -> None:
+    """Add the gradients of leaves to the `.grad` of the arrays whose leaves these are, if they are still alive."""
+    halves: dict[int, tuple[Array, list[Node | None]]] = {}
+    for leaf, gradient in gradients.items():
+        if isinstance(leaf.leaf, PartOf):
+            owner = leaf.leaf.owner()
+            if owner is not None:
+                halves.setdefault(id(owner), (owner, [None, None]))[1][leaf.leaf.which] = gradient
+        else:
+            owner = leaf.leaf() if isinstance(leaf.leaf, weakref.ref) else None
+            if owner is not None:
+                _accumulate(owner, gradient)
+    for owner, found in halves.values():
+        there = found[0] or found[1]
+        assert there is not None  # noqa: S101  one of them was found
+        _accumulate(owner, F.pair_(*[F.zeros_like(there) if g is None else g for g in found]))
+
+
+def _accumulate(owner: Array, gradient: Node) -> None:
+    old = owner._grad
+    owner._grad = Array(gradient if old is None else F.add(old._node, gradient))
 
 
 _bits = threading.RLock()  # a finalizer may close a recording while its thread opens another
 _next_bit = [1]
+_had: set[int] = set()  # bits that a recording has had
 _public = [ALWAYS]
 BITS = 60
 
@@ -140,6 +162,8 @@ def _free_bit() -> int:
             bit = 1 << _next_bit[0]
             _next_bit[0] = _next_bit[0] % BITS + 1
             if not active_mask() & bit:
+                begin_watching(bit, bit in _had)
+                _had.add(bit)
                 set_active_mask(active_mask() | bit)
                 return bit
     return 0
@@ -148,6 +172,7 @@ def _free_bit() -> int:
 def close_recording(bit: int) -> None:
     """End a recording: nodes that only it watched let go of their operands when they are realized."""
     with _bits:
+        end_watching(bit)
         set_active_mask(active_mask() & ~bit)
         _public[0] &= ~bit
 
@@ -157,9 +182,10 @@ def private_leaves(arrays: Sequence[Array], bit: int) -> list[Array]:
     out = []
     for x in arrays:
         leaf = F.alias(x._node) if RECORDING.enabled else make_leaf(x._node, 0, x.dtype)
-        if dtypes.KINDS[x.dtype] != "float":
+        if x.dtype not in dtypes.DIFFERENTIABLE:
             raise DTypeError(
-                f"{x.dtype.name} arrays have no gradients: only float dtypes do; convert with .astype('float32')"
+                f"{x.dtype.name} arrays have no gradients: only float and complex dtypes do; convert with "
+                ".astype('float32')"
             )
         leaf.mask |= bit
         share(leaf, x._node)

@@ -26,7 +26,7 @@ from polygrad.array.tree import leaves_of, map_tree
 from polygrad.autograd import spend
 from polygrad.errors import GradError
 from polygrad.graph.functions import F
-from polygrad.graph.node import RECORDING, Node, creation_site
+from polygrad.graph.node import RECORDING, Node, creation_site, watches
 from polygrad.runtime.structure import ALWAYS, active_mask
 
 
@@ -65,7 +65,7 @@ class Record:
     @property
     def requires_grad(self) -> bool:
         """Whether gradients flow through it."""
-        return bool(self._node.mask & active_mask())
+        return bool(watches(active_mask(), self._node))
 
     @property
     def grad(self) -> Array | None:
@@ -154,7 +154,7 @@ class Tape:
     def watch(self, x: Any) -> None:
         """Record what is computed from *x*, an array or a tree of arrays, from now on."""
         for array in leaves_of(x):
-            if not array._node.mask & public_mask():
+            if not watches(public_mask(), array._node):
                 self._bit = self._bit or open_recording(public=True)
                 array._node = private_leaves([array], self._bit)[0]._node
                 array._node.leaf = weakref.ref(array)
@@ -169,14 +169,13 @@ class Tape:
         """Add the gradients of *loss* to the `.grad` of the leaves, as `Array.backward` does."""
         seed = seed_for(loss, grad)
         mask = public_mask()
-        if not loss._node.mask & mask:
+        if not watches(mask, loss._node):
             raise GradError(
                 "cannot go backward: the tape has recorded nothing that leads to this array; watch its inputs first"
             )
         with no_grad():
             found, passed = swept([(loss._node, seed)], mask, self._remember)
-            for node, gradient in found.items():
-                deposit(node, gradient)
+            deposit(found)
         if not (retain_graph or self._persistent):
             spend(passed)
 
@@ -199,7 +198,7 @@ class Tape:
         self._used = True
         grads: dict[Node, Node] = {}
         mask = public_mask()
-        if target._node.mask & mask:
+        if watches(mask, target._node):
             seed = F.full_of(1.0, target._node)
             seed.device = target.device
             outside = target._node.mask & active_mask() & ~mask  # a transform around this tape differentiates again
@@ -220,9 +219,6 @@ class Tape:
             array._node.mask &= ~self._bit
             if array._node.mask & ALWAYS:  # it was bound to another value since
                 array.requires_grad = False
-        for ref in self._nodes:  # a later recording may get the same bit
-            if (node := ref()) is not None:
-                node.mask &= ~self._bit
         self._bit = 0
         self._watched.clear()
         self._nodes.clear()

@@ -68,7 +68,7 @@ def value_and_grad(
         bit = open_recording()
         try:
             with enable_grad():
-                call, watched, rebuilds = _watch(args, numbers, bit)
+                call, watched, rebuilds = watch_arguments(args, numbers, bit)
                 out = f(*call, **kwargs)
                 value, aux = out if has_aux else (out, None)
                 if not isinstance(value, Array):
@@ -87,7 +87,13 @@ def value_and_grad(
     return wrapped
 
 
-def _watch(args: Sequence[Any], numbers: Sequence[int], bit: int) -> tuple[list[Any], list[Array], list[Any]]:
+def watch_arguments(
+    args: Sequence[Any], numbers: Sequence[int], bit: int
+) -> tuple[list[Any], list[Array], list[Any]]:
+    """Return arguments with those of *numbers* watched by the recording *bit*.
+
+    Also their arrays, and for each argument how many arrays it has and what rebuilds it from others.
+    """
     call = list(args)
     watched: list[Array] = []
     rebuilds = []
@@ -133,10 +139,20 @@ def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool 
     return wrapped
 
 
-def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]]:
+def _apart(out: Any, has_aux: bool, bit: int) -> tuple[Any, tuple[Any, ...]]:
+    """Return what a function returned to be differentiated, and what it returned beside it, as constants."""
+    if not has_aux:
+        return out, ()
+    if not (isinstance(out, tuple) and len(out) == 2):  # noqa: PLR2004  value and aux
+        raise GradError("has_aux says that the function returns a pair (value, anything): it does not")
+    return out[0], (map_tree(lambda x: sealed(x, bit), out[1]),)
+
+
+def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """Return *f*'s value at *primals*, and its pull-back.
 
-    That takes a cotangent (a tree like the value) and returns a tuple with one gradient for each primal.
+    That takes a cotangent (a tree like the value) and returns a tuple with one gradient for each primal; it can be
+    called as often as you like. With *has_aux*, *f* returns (value, anything), and the anything comes third.
 
     >>> import polygrad as pg
     >>> value, pull = pg.vjp(lambda x: x * x, pg.asarray([1.0, 2.0]))
@@ -146,8 +162,8 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]
     recording = _Open()
     bit = recording.bit
     with enable_grad():
-        call, watched, rebuilds = _watch(primals, range(len(primals)), bit)
-        out = f(*call)
+        call, watched, rebuilds = watch_arguments(primals, range(len(primals)), bit)
+        out, aux = _apart(f(*call), has_aux, bit)
     outputs, rebuild_out = flatten(out)
 
     def pull(cotangents: Any) -> Any:
@@ -165,7 +181,7 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]
         return tuple(parts)
 
     pull._recording = recording  # type: ignore[attr-defined]
-    return rebuild_out([sealed(o, bit) for o in outputs]), pull
+    return (rebuild_out([sealed(o, bit) for o in outputs]), pull, *aux)
 
 
 class _Open:
@@ -178,31 +194,61 @@ class _Open:
         close_recording(self.bit)
 
 
-def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+def linearize(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+    """Return *f*'s value at *primals*, and its derivative there: a linear function of tangents, one for each primal.
+
+    *f* is called once; the derivative can be called as often as you like. With *has_aux*, *f* returns (value, anything),
+    and the anything comes third.
+
+    Raises
+    ------
+    ShapeError
+        From the derivative, if the tangents have not the shapes of the primals.
+
+    Examples
+    --------
+    >>> import polygrad as pg
+    >>> value, push = pg.linearize(lambda x: x * x, pg.asarray(3.0))
+    >>> push(pg.asarray(1.0)), push(pg.asarray(10.0))
+    (Array(6., dtype=float64, device='cpu:0'), Array(60., dtype=float64, device='cpu:0'))
+    """
+    recording = _Open()
+    bit = recording.bit
+    with enable_grad():
+        call, watched, _ = watch_arguments(primals, range(len(primals)), bit)
+        out, aux = _apart(f(*call), has_aux, bit)
+    outputs, rebuild = flatten(out)
+
+    def pushed(*tangents: Any) -> Any:
+        given, _ = flatten(list(tangents))
+        if [t.shape for t in given] != [x.shape for x in watched]:
+            raise ShapeError(
+                f"tangents of shapes {[list(t.shape) for t in given]} do not fit primals of shapes "
+                f"{[list(x.shape) for x in watched]}"
+            )
+        with enable_grad():
+            start = {x._node: F.astype(t._node, x.dtype) for x, t in zip(watched, given, strict=True)}
+            found = push(start, [o._node for o in outputs], bit)
+            moved = [zeros_like(o) if t is None else Array(t) for o, t in zip(outputs, found, strict=True)]
+        return rebuild([sealed(t, bit) for t in moved])
+
+    pushed._recording = recording  # type: ignore[attr-defined]
+    return (rebuild([sealed(o, bit) for o in outputs]), pushed, *aux)
+
+
+def jvp(
+    f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
+) -> tuple[Any, ...]:
     """Return *f*'s value at *primals* and the tangent of it, by forward mode.
+
+    With *has_aux*, *f* returns (value, anything), and the anything comes third.
 
     >>> import polygrad as pg
     >>> pg.jvp(lambda x: x * x, (pg.asarray(3.0),), (pg.asarray(1.0),))[1]
     Array(6., dtype=float64, device='cpu:0')
     """
-    bit = open_recording()
-    try:
-        with enable_grad():
-            call, watched, _ = _watch(primals, range(len(primals)), bit)
-            given, _ = flatten(list(tangents))
-            if [t.shape for t in given] != [x.shape for x in watched]:
-                raise ShapeError(
-                    f"tangents of shapes {[list(t.shape) for t in given]} do not fit primals of shapes "
-                    f"{[list(x.shape) for x in watched]}"
-                )
-            out = f(*call)
-            outputs, rebuild = flatten(out)
-            start = {x._node: F.astype(t._node, x.dtype) for x, t in zip(watched, given, strict=True)}
-            pushed = push(start, [o._node for o in outputs], bit)
-            moved = [zeros_like(o) if t is None else Array(t) for o, t in zip(outputs, pushed, strict=True)]
-    finally:
-        close_recording(bit)
-    return rebuild([sealed(o, bit) for o in outputs]), rebuild([sealed(t, bit) for t in moved])
+    value, pushed, *aux = linearize(f, *primals, has_aux=has_aux)
+    return (value, pushed(*tangents), *aux)
 
 
 def stop_gradient(x: Any) -> Any:

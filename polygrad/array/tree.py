@@ -33,6 +33,25 @@ class _Leaf:
 _LEAF = _Leaf()
 
 
+def children(tree: Any) -> list[tuple[Any, Any]] | None:
+    """Return the parts of a container by key, in the order of `flatten`; None for anything else.
+
+    >>> children({"a": 1, "b": 2}), children([5]), children(3)
+    ([('a', 1), ('b', 2)], [(0, 5)], None)
+    """
+    if isinstance(tree, Array):
+        return None
+    if isinstance(tree, dict):
+        return list(tree.items())
+    if isinstance(tree, (list, tuple)):
+        return list(enumerate(tree))
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return [(f.name, getattr(tree, f.name)) for f in dataclasses.fields(tree)]
+    if hasattr(tree, "named_parameters"):
+        return list(dict(tree.named_parameters()).items())
+    return None
+
+
 def _collect(tree: Any, leaves: list[Array]) -> Any:
     if isinstance(tree, Array):
         leaves.append(tree)

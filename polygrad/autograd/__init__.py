@@ -1,10 +1,11 @@
 """Differentiation: from graph to gradient graph, never a value.
 
-Here: the backward sweep (`reverse.py`) and forward mode (`forward.py`).
+Here: the backward sweep (`reverse.py`), forward mode (`forward.py`) and batching (`batching.py`).
 Not here: the rules, which are in the op table; tapes and `.grad`, which belong to arrays.
 """
 
+from polygrad.autograd.batching import Batch, folded_key
 from polygrad.autograd.forward import push
-from polygrad.autograd.reverse import Call, spend, sweep
+from polygrad.autograd.reverse import Call, gradient_of, spend, sweep
 
-__all__ = ["Call", "push", "spend", "sweep"]
+__all__ = ["Batch", "Call", "folded_key", "gradient_of", "push", "spend", "sweep"]

@@ -4,9 +4,9 @@ Here: `push`, from graph to graph.
 Not here: reverse mode, any value.
 """
 
-from polygrad.autograd.reverse import Call, sweep
+from polygrad.autograd.reverse import Call, gradient_of, sharing_slopes, sweep
 from polygrad.graph.functions import F
-from polygrad.graph.node import Node
+from polygrad.graph.node import Node, parts, watches
 
 
 def push(leaves: dict[Node, Node], outputs: list[Node], mask: int) -> list[Node | None]:
@@ -15,15 +15,32 @@ def push(leaves: dict[Node, Node], outputs: list[Node], mask: int) -> list[Node 
     Parameters
     ----------
     leaves : dict
-        From watched leaf to tangent, of the same shape.
+        From watched leaf to tangent, of the same shape; from a complex one to a complex tangent.
     outputs : list of Node
     mask : int
         The bit of the recording that watches the leaves.
     """
-    tangents: dict[Node, Node] = dict(leaves)
+    tangents: dict[Node, Node] = {}
+    for leaf, tangent in leaves.items():
+        tangents.update(zip(parts(leaf), parts(tangent), strict=True))
+    with sharing_slopes():
+        _push(tangents, [p for n in outputs for p in parts(n)], mask)
+    return [gradient_of(tangents, n) for n in outputs]
+
+
+def _push(tangents: dict[Node, Node], outputs: list[Node], mask: int) -> None:
+    written: dict[Call, list[Node | None]] = {}
     for node in _between(outputs, mask):
         if node not in tangents:
-            tangent = _of_call(node, tangents, mask) if isinstance(node.leaf, Call) else _of_op(node, tangents)
+            call = node.leaf
+            if not isinstance(call, Call):
+                tangent = _of_op(node, tangents)
+            elif call.jvp is None:
+                tangent = _of_call(node, tangents, mask)
+            else:
+                if call not in written:
+                    written[call] = _by_rule(call, tangents)
+                tangent = written[call][node.spec.attrs[0]]
             if tangent is not None:
                 tangents[node] = tangent
     return [tangents.get(n) for n in outputs]
@@ -31,12 +48,12 @@ def push(leaves: dict[Node, Node], outputs: list[Node], mask: int) -> list[Node 
 
 def _between(outputs: list[Node], mask: int) -> list[Node]:
     seen: set[Node] = set()
-    stack = [n for n in outputs if n.mask & mask]
+    stack = [n for n in outputs if watches(mask, n)]
     while stack:
         n = stack.pop()
         if n not in seen:
             seen.add(n)
-            stack += [p for p in n.parents if p.mask & mask]
+            stack += [p for p in n.parents if p.mask and watches(mask, p)]
     return sorted(seen, key=lambda n: n.number)
 
 
@@ -56,6 +73,13 @@ def _of_op(node: Node, tangents: dict[Node, Node]) -> Node | None:
     if total is not None and total.device is None:  # made of host scalars alone, or of no elements
         total.device = node.device
     return total
+
+
+def _by_rule(call: Call, tangents: dict[Node, Node]) -> list[Node | None]:
+    given = [tangents.get(p) for p in call.inputs]
+    if not any(t is not None for t in given) or call.jvp is None:
+        return [None] * call.count
+    return call.jvp(given)
 
 
 def _of_call(node: Node, tangents: dict[Node, Node], mask: int) -> Node | None:

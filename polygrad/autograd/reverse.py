@@ -5,32 +5,67 @@ more graph.
 Not here: the rule of any op, any value, any device; whose `.grad` receives what, which the array layer decides.
 """
 
-from collections.abc import Callable, Collection, Iterable
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from polygrad.errors import GradError
 from polygrad.graph.functions import F
-from polygrad.graph.node import Node
+from polygrad.graph.node import RECORDING, Node, Pair, parts, watches
 
 
 class Call:
     """A function whose derivative somebody has written: the nodes of its outputs share one Call, kept in their `leaf`.
 
-    `vjp` takes one cotangent node for each output (None where none arrived) and returns one for each input.
+    `vjp` takes one cotangent node for each output (None where none arrived) and returns one for each input. `jvp` takes
+    one tangent for each input (None where it does not move) and returns one for each output; where it is None, forward
+    mode transposes `vjp`.
     """
 
-    __slots__ = ("count", "inputs", "vjp")
+    __slots__ = ("count", "inputs", "jvp", "vjp")
 
     def __init__(
-        self, inputs: tuple[Node, ...], count: int, vjp: Callable[[list[Node | None]], Iterable[Node | None]]
+        self,
+        inputs: tuple[Node, ...],
+        count: int,
+        vjp: Callable[[list[Node | None]], Iterable[Node | None]],
+        jvp: Callable[[list[Node | None]], list[Node | None]] | None = None,
     ) -> None:
         self.inputs = inputs
         self.count = count
         self.vjp = vjp
+        self.jvp = jvp
 
 
 Observer = Callable[[Node, Node], None]
 # Called with (node, part): what a node's rule has given for an operand.
 Inspector = Callable[[Node, Node], None]
+
+
+def gradient_of(found: Mapping[Node, Node], node: Node) -> Node | None:
+    """Return what a sweep or a push has found for *node*; for a complex one, what it has found for its parts."""
+    if type(node) is not Pair:
+        return found.get(node)
+    re, im = (found.get(p) for p in node.parents)
+    if re is None and im is None:
+        return None
+    out: Node = F.pair_(*[F.zeros_like(F.cut(p)) if g is None else g for p, g in zip(node.parents, (re, im), strict=True)])
+    out.device = out.device or node.device
+    return out
+
+
+def flat_ends(nodes: Iterable[Node]) -> frozenset[Node]:
+    """Return nodes with complex ones replaced by their parts."""
+    return frozenset(p for n in nodes for p in parts(n))
+
+
+@contextlib.contextmanager
+def sharing_slopes() -> Iterator[None]:
+    """Let the slopes of complex functions be made once within the block, for the real and imaginary parts alike."""
+    before, RECORDING.slopes = RECORDING.slopes, {}
+    try:
+        yield
+    finally:
+        RECORDING.slopes = before
 
 
 def sweep(
@@ -45,7 +80,7 @@ def sweep(
     Parameters
     ----------
     seeds : list of (output, cotangent)
-        Where to start; an output may come several times.
+        Where to start; an output may come several times. A complex output has a complex cotangent.
     mask : int
         The bits of the recording: only nodes that carry one of them are visited.
     observer : callable, optional
@@ -58,7 +93,7 @@ def sweep(
     Returns
     -------
     gradients : dict
-        From each watched leaf to its gradient.
+        From each watched leaf to its gradient; `gradient_of` reads it for complex ones, whose parts are the leaves.
     passed : list of Node
         The nodes between, outputs first.
 
@@ -67,10 +102,25 @@ def sweep(
     GradError
         If the sweep needs a node that an earlier backward has used up.
     """
-    order = _watched([n for n, _ in seeds], mask, ends)
+    with sharing_slopes():
+        return _sweep(seeds, mask, observer, inspector, flat_ends(ends) if ends else ends)
+
+
+def _sweep(
+    seeds: list[tuple[Node, Node]],
+    mask: int,
+    observer: Observer | None,
+    inspector: Inspector | None,
+    ends: Collection[Node],
+) -> tuple[dict[Node, Node], list[Node]]:
     arrived: dict[Node, Node] = {}
     for node, cotangent in seeds:
-        _add(arrived, node, cotangent)
+        if type(node) is Pair:
+            for part, found in zip(node.parents, cotangent.parents, strict=True):
+                _add(arrived, part, found)
+        else:
+            _add(arrived, node, cotangent)
+    order = _watched(list(arrived), mask, ends)
     leaves: dict[Node, Node] = {}
     passed: list[Node] = []
     calls: dict[Call, list[Node | None]] = {}
@@ -110,7 +160,7 @@ def sweep(
 def _watched(outputs: list[Node], mask: int, ends: Collection[Node]) -> list[Node]:
     """Return the nodes under *outputs*, no further than *ends*, that carry *mask*, consumers first."""
     seen: set[Node] = set()
-    stack = [n for n in outputs if n.mask & mask]
+    stack = [n for n in outputs if watches(mask, n)]
     while stack:
         n = stack.pop()
         if n in seen:
@@ -119,7 +169,7 @@ def _watched(outputs: list[Node], mask: int, ends: Collection[Node]) -> list[Nod
         if n.spent:
             raise _spent(n)
         if n not in ends:
-            stack += [p for p in n.parents if p.mask & mask and p not in seen]
+            stack += [p for p in n.parents if p.mask and watches(mask, p) and p not in seen]
     return sorted(seen, key=lambda n: -n.number)
 
 

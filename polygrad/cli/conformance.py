@@ -18,7 +18,12 @@ USAGE = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take devices, and what to run on them."""
-    parser.add_argument("devices", nargs="*", metavar="DEVICE", help="such as acme:0; or: diff BEFORE.json AFTER.json")
+    parser.add_argument(
+        "devices",
+        nargs="*",
+        metavar="DEVICE",
+        help="such as acme:0; or: diff BEFORE.json AFTER.json; or: matrix A.json B.json -o PAGE.html",
+    )
     parser.add_argument("--all-installed", action="store_true", help="every device that can be opened")
     parser.add_argument(
         "--profile", choices=("quick", "standard", "full"), default="quick", help="how thorough (default: quick)"
@@ -35,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, default=None, metavar="FOLDER", help="write JSON, JUnit, HTML and badge there"
     )
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the report as JSON there")
+    parser.add_argument("-o", "--output", type=Path, default=None, metavar="PAGE.html", help="of matrix")
     parser.add_argument(
         "--plugin", action="append", default=[], metavar="MODULE:NAME", help="register this driver or wrapper first"
     )

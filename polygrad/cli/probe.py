@@ -7,6 +7,7 @@ Not here: the verdict.
 import contextlib
 import faulthandler
 import json
+import signal
 import struct
 import sys
 from typing import Any, Literal
@@ -22,17 +23,16 @@ MARK = "polygrad-probe:"  # begins the line with the answer: a driver may print 
 FORMATS = {"float32": "f", "int32": "i", "float64": "d", "int64": "q"}  # of struct
 VALUES = (1, 2, 3, 4, 5, 6, 7, 8)
 GIB = 1 << 30
+QUESTION = signal.SIGUSR1  # answered on stderr with the stack, whatever the driver is doing
 
 Depth = Literal["count", "open", "run"]  # find the devices; and open each; and run a kernel on each
 
 
-def main(driver: str, depth: Depth, seconds: float) -> None:
-    """Print what became of *driver*, as a line of JSON; after *seconds* write down where it hangs."""
-    faulthandler.enable()
-    faulthandler.dump_traceback_later(seconds)
+def main(driver: str, depth: Depth) -> None:
+    """Print what became of *driver*, as a line of JSON; when the parent gives up it asks where this hangs."""
+    faulthandler.register(QUESTION, all_threads=False)
     sys.stdout.write(f"\n{MARK}{json.dumps(probed(REGISTRY, driver, depth))}\n")
     sys.stdout.flush()
-    faulthandler.cancel_dump_traceback_later()
 
 
 def probed(registry: Registry, driver: str, depth: Depth) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from polygrad.cli.probe import MARK, Depth
+from polygrad.cli.probe import MARK, QUESTION, Depth
 from polygrad.driver import messages
 from polygrad.driver.loader import REGISTRY
 from polygrad.driver.records import DriverRecord
@@ -25,7 +25,7 @@ from polygrad.driver.records import DriverRecord
 SECONDS = 60.0
 FAULTS = ("broken", "incompatible", "duplicate")  # absent hardware and blocked drivers are no fault
 AT_ONCE = 4
-MARGIN = 0.9  # of its time, after which a child writes down where it is
+LAST_WORDS = 0.5  # seconds in which a child that hangs is to write down where
 
 
 class Tried(NamedTuple):
@@ -71,10 +71,7 @@ def _tried(record: DriverRecord, seconds: float, depth: Depth) -> Tried:
 def _run(name: str, seconds: float, depth: Depth) -> tuple[int | None, str, str]:
     """Return exit code (None: it was given up), stdout and stderr of a child that tries driver *name*."""
     # The same sys.path, so that the child finds what this process would import, and nothing else.
-    source = (
-        f"import sys; sys.path[:] = {sys.path!r}; from polygrad.cli.probe import main; "
-        f"main({name!r}, {depth!r}, {MARGIN * seconds!r})"
-    )
+    source = f"import sys; sys.path[:] = {sys.path!r}; from polygrad.cli.probe import main; main({name!r}, {depth!r})"
     # Into files, and in a session of its own: what the driver may have started can neither keep us waiting nor live on.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = subprocess.Popen(  # noqa: S603  this interpreter, and a text of our own
@@ -84,6 +81,9 @@ def _run(name: str, seconds: float, depth: Depth) -> tuple[int | None, str, str]
             code: int | None = child.wait(seconds)
         except subprocess.TimeoutExpired:
             code = None
+            child.send_signal(QUESTION)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(LAST_WORDS)
         finally:
             _end(child)
         texts = []

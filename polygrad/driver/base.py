@@ -65,6 +65,10 @@ class DriverBase:
         """Compile *kernel*; the callable that comes back launches it with (buffers, ints, scalars)."""
         raise NotImplementedError
 
+    def source_text(self, kernel: Kernel, ints: tuple[int, ...]) -> str | None:
+        """Return the source of a launch, where there is one: reports show it beside a kernel that went wrong."""
+        return None
+
     def synchronize(self) -> None:
         """Wait for all launches."""
 
@@ -131,7 +135,8 @@ class Plugin:
         instance = self.driver()
         info = instance.open(ordinal, options)
         self.devices[ordinal] = instance
-        return dataclasses.replace(info, ops=frozenset(self.driver.ops())) if info.ops is None else info
+        derived = isinstance(info, DeviceInfo) and info.ops is None  # whoever opens complains of anything else
+        return dataclasses.replace(info, ops=frozenset(self.driver.ops())) if derived else info
 
     @hookimpl
     def polygrad_close(self, device: DeviceInfo) -> Done | None:
@@ -189,6 +194,11 @@ class Plugin:
     def polygrad_prepare_fused(self, device: DeviceInfo, kernel: Kernel) -> Prepared | None:
         instance = self._of(device)
         return None if instance is None else instance.prepare_fused(kernel)
+
+    @hookimpl
+    def polygrad_source(self, device: DeviceInfo, kernel: Kernel, ints: tuple[int, ...]) -> str | None:
+        instance = self._of(device)
+        return None if instance is None else instance.source_text(kernel, ints)
 
     @hookimpl
     def polygrad_synchronize(self, device: DeviceInfo) -> Done | None:

@@ -16,7 +16,7 @@ from polygrad.driver.examination import package_of
 from polygrad.driver.ir import MANDATORY
 from polygrad.driver.loader import Registry
 from polygrad.driver.records import DriverRecord, Loaded
-from polygrad.driver.types import LEAST_INSTRUCTIONS, DeviceInfo
+from polygrad.driver.types import LEAST_INSTRUCTIONS, DeviceInfo, Limits
 from polygrad.errors import PolygradError
 
 __all__ = [
@@ -149,7 +149,7 @@ def _open(registry: Registry, loaded: Loaded, ordinal: int, options: Mapping[str
         if MANDATORY - info.scalar_ops:
             fault = f"{info.device} lacks the scalar ops {', '.join(sorted(MANDATORY - info.scalar_ops))}"
             raise messages.faulty(name, loaded.source, fault, "every driver has the mandatory ones")
-        if info.limits.max_instructions < LEAST_INSTRUCTIONS:
+        if isinstance(info.limits, Limits) and info.limits.max_instructions < LEAST_INSTRUCTIONS:
             fault = f"{info.device} takes kernels of at most {info.limits.max_instructions} instructions"
             raise messages.faulty(name, loaded.source, fault, LONGER)
         if info.ops is None:

@@ -4,14 +4,19 @@ Here: entry points and variables.
 Not here: anything that imports a driver (`loader.py`).
 """
 
+from __future__ import annotations
+
 import functools
-import importlib.metadata
 import logging
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from polygrad.driver import messages
+
+if TYPE_CHECKING:  # a quarter of the time that importing polygrad takes: loaded when somebody asks for drivers
+    import importlib.metadata
+    from collections.abc import Iterator
 
 GROUP = "polygrad.drivers"
 _log = logging.getLogger("polygrad.driver")
@@ -65,6 +70,8 @@ class Advertised:
 @functools.cache
 def core_version() -> str:
     """Return the version of the installed polygrad, or ``(not installed)`` in a checkout."""
+    import importlib.metadata  # noqa: PLC0415  see above
+
     try:
         return importlib.metadata.version(messages.DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
@@ -72,6 +79,8 @@ def core_version() -> str:
 
 
 def _entry_points() -> Iterator[importlib.metadata.EntryPoint]:
+    import importlib.metadata  # noqa: PLC0415  see above
+
     try:
         yield from list(importlib.metadata.entry_points(group=GROUP))
     except Exception:

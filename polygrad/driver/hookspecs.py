@@ -85,6 +85,11 @@ def polygrad_prepare_fused(device: DeviceInfo, kernel: Kernel) -> Prepared | Non
 
 
 @hookspec(firstresult=True)
+def polygrad_source(device: DeviceInfo, kernel: Kernel, ints: tuple[int, ...]) -> str | None:
+    """Return the source text that a launch of *kernel* with these ints compiles, for people to read. Optional."""
+
+
+@hookspec(firstresult=True)
 def polygrad_synchronize(device: DeviceInfo) -> Done | None:
     """Wait until all launches are done; raise what they met. Optional for a device whose launches are synchronous."""
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from polygrad import dtypes
 from polygrad.errors import DTypeError
-from polygrad.graph.node import Node, apply, call_library, cast, creation_site, lift, scalar, sibling
+from polygrad.graph.node import Node, Pair, apply, call_library, cast, creation_site, lift, on_pairs, scalar, sibling
+from polygrad.graph.pairs import pair, record, refused
 from polygrad.ops import TABLE
 from polygrad.ops.table import Op
 
@@ -39,9 +40,11 @@ def _alone(value: Any) -> Node:
 
 
 def _default(value: Any) -> dtypes.DType:
-    if not isinstance(value, (bool, int, float)):
+    if not isinstance(value, (bool, int, float, complex)):
         raise DTypeError(f"cannot use {value!r} in an expression of arrays: convert it with pg.asarray(...)")
-    return dtypes.bool_ if isinstance(value, bool) else dtypes.int64 if isinstance(value, int) else dtypes.float64
+    if isinstance(value, (bool, int)):
+        return dtypes.bool_ if isinstance(value, bool) else dtypes.int64
+    return dtypes.float64 if isinstance(value, float) else dtypes.complex128
 
 
 def _lifted(args: tuple[Any, ...]) -> tuple[Node, ...]:
@@ -59,7 +62,7 @@ def _stronger(a: Node, b: Node) -> Node:
 
 
 def _lift_checked(value: Any, like: Node) -> Node:
-    if not isinstance(value, (bool, int, float)):
+    if not isinstance(value, (bool, int, float, complex)):
         raise DTypeError(f"cannot use {value!r} in an expression of arrays: convert it with pg.asarray(...)")
     return lift(value, like)
 
@@ -107,7 +110,19 @@ def _library(op: Op) -> Callable[..., Any]:
 
 
 def _composite(op: Op) -> Callable[..., Any]:
-    return functools.partial(op.body, F)
+    plain = functools.partial(op.body, F)
+    if op.complex is None and (op.samples is None or "complex" in op.dtypes):  # those without samples are internal
+        return plain
+
+    def function(*args: Any, **keywords: Any) -> Any:
+        for a in args:
+            if type(a) is Pair or type(a) is complex:
+                if callable(op.complex):
+                    return op.complex(F, *args, **keywords)
+                raise refused(op, args)
+        return plain(*args, **keywords)
+
+    return function
 
 
 _MAKERS: dict[str, Callable[[Op], Callable[..., Any]]] = {
@@ -121,11 +136,15 @@ for _op in TABLE.values():
 
 
 def _astype(x: Node, dtype: dtypes.DType) -> Node:
+    if type(x) is Pair and dtype is dtypes.bool_:
+        return F.not_equal(x, 0.0)  # type: ignore[no-any-return]
     return cast(x, dtype)
 
 
 F.sibling = sibling
 F.astype = _astype  # the primitive makes a node even where the dtype stays
+F.pair_ = pair
+on_pairs(functools.partial(record, F))
 
 
 def _operator(name: str) -> tuple[Callable[..., Node], Callable[..., Node]]:

@@ -1,7 +1,7 @@
 """The Node: an op applied to nodes. The lazy graph and the autograd graph are this one graph.
 
-Here: nodes, the memo of shape and dtype inference, and `apply`, which refuses early.
-Not here: values, kernels, derivatives; what the ops mean is in `ops`.
+Here: nodes, pairs of them (complex values), the memo of shape and dtype inference, and `apply`, which refuses early.
+Not here: values, kernels, derivatives; what the ops mean is in `ops`, and what they do to pairs in `pairs.py`.
 """
 
 import itertools
@@ -74,7 +74,9 @@ class Recording(threading.local):
     """Whether this thread records for differentiation, and what watches it."""
 
     enabled = True
+    slopes: dict[Any, Any] | None = None  # of complex functions, shared while a sweep is under way
     observer: Callable[["Node"], None] | None = None  # detect_anomaly and tapes see every node that is made
+    batches: tuple[Any, ...] = ()  # the calls of vmap whose functions are being read: nodes may have no values
 
 
 RECORDING = Recording()
@@ -159,6 +161,114 @@ class Node:
         return f"<{self.spec.op.name} {self.aval!r}{' on ' + self.device if self.device else ''}>"
 
 
+class Pair(Node):
+    """A complex value: two real nodes of one shape, dtype and device, its parents.
+
+    It is no operand of any node and never has memory: an op on it is recorded as ops on its parts, so that only `apply`
+    and what looks at values need to know of it. What is set on it is set on its parts.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, re: Node, im: Node) -> None:
+        self.spec = _pair_spec(re.aval)
+        self.aval = self.spec.aval
+        self.parents = (re, im)
+        self.number = _number()
+        self.depth = max(re.depth, im.depth)
+        self.storage = None
+
+    @property  # type: ignore[override]
+    def device(self) -> str | None:
+        """The device of the parts."""
+        return self.parents[0].device
+
+    @device.setter
+    def device(self, name: str) -> None:
+        self.parents = tuple([place(p, name) for p in self.parents])
+
+    @property  # type: ignore[override]
+    def mask(self) -> int:
+        """The recordings that either part depends on; a bit that is set or cleared is so in both."""
+        return self.parents[0].mask | self.parents[1].mask
+
+    @mask.setter
+    def mask(self, wanted: int) -> None:
+        have = self.mask
+        for p in self.parents:
+            p.mask = p.mask & ~(have & ~wanted) | (wanted & ~have)
+
+    @property  # type: ignore[override]
+    def value(self) -> complex | None:
+        """The Python number, if both parts are host scalars."""
+        re, im = self.parents
+        return complex(re.value, im.value) if re.spec.op.kind == im.spec.op.kind == "scalar" else None
+
+    @property  # type: ignore[override]
+    def trace(self) -> Any:
+        """Where the parts were made, if that was asked for."""
+        return self.parents[0].trace
+
+    @trace.setter
+    def trace(self, site: Any) -> None:
+        for p in self.parents:
+            p.trace = site
+
+    @property  # type: ignore[override]
+    def leaf(self) -> None:
+        """None: the parts are the leaves of a recording; their owner is told which part each is."""
+
+    @leaf.setter
+    def leaf(self, owner: Any) -> None:
+        for k, p in enumerate(self.parents):
+            p.leaf = None if owner is None else PartOf(owner, k)
+
+    spent = False  # that a sweep has used up the parts stands at these
+
+
+class PartOf:
+    """Whose part a leaf is, and which."""
+
+    __slots__ = ("owner", "which")
+
+    def __init__(self, owner: Callable[[], Any], which: int) -> None:
+        self.owner = owner
+        self.which = which
+
+
+_pair_specs: dict[Aval, Spec] = {}
+
+
+def _pair_spec(of_part: Aval) -> Spec:
+    found = _pair_specs.get(of_part)
+    if found is None:
+        from polygrad.ops.creation import pair_  # noqa: PLC0415  the table is filled after this module is loaded
+
+        whole = aval(of_part.shape, dtypes.whole(of_part.dtype))
+        found = _pair_specs[of_part] = Spec(pair_, None, whole, None)
+    return found
+
+
+def place(node: Node, device: str) -> Node:
+    """Return a node that has no device yet as one of *device*; a host scalar stays free for others, as a copy."""
+    if node.device == device:
+        return node
+    if node.spec.op.kind == "scalar" and node.device is None:
+        node = scalar(node.value, node.aval.dtype)
+    node.device = device
+    return node
+
+
+def parts(node: Node) -> tuple[Node, ...]:
+    """Return the real nodes that a node stands for: two of a Pair, else itself."""
+    return node.parents if type(node) is Pair else (node,)
+
+
+def like_parts(node: Node, found: Sequence[Node]) -> Node:
+    """Return *found*, one real node for each of ``parts(node)``, as one node of that kind."""
+    return Pair(*found) if type(node) is Pair else found[0]
+
+
 def describe(node: Node) -> str:
     """Return ``float32[3, 4] on cpu:0``, for errors."""
     return f"{node.aval!r} on {node.device}" if node.device else f"{node.aval!r}"
@@ -232,9 +342,14 @@ def apply(op: Op, operands: tuple[Node, ...], attrs: Any = None) -> Node:
     """
     if len(operands) == 2:  # noqa: PLR2004  most ops are binary: this path is worth its lines
         a, b = operands
-        spec = _memo.get((op, attrs, a.aval, b.aval)) or spec_of(op, attrs, operands)
+        spec = _memo.get((op, attrs, a.aval, b.aval))
     else:
-        spec = _memo.get((op, attrs, *[p.aval for p in operands])) or spec_of(op, attrs, operands)
+        spec = _memo.get((op, attrs, *[p.aval for p in operands]))
+    if spec is None:
+        for p in operands:
+            if type(p) is Pair:  # never in the memo
+                return _on_pairs[0](op, operands, attrs)
+        spec = spec_of(op, attrs, operands)
     if spec.casts is not None:
         operands = tuple([p if c is None else cast(p, c) for p, c in zip(operands, spec.casts, strict=True)])
     device = None
@@ -246,8 +361,11 @@ def apply(op: Op, operands: tuple[Node, ...], attrs: Any = None) -> Node:
         mask |= p.mask
         if p.depth > depth:
             depth = p.depth
-    if mask and not (spec.records and RECORDING.enabled):
-        mask = 0
+    if mask:
+        if not (spec.records and RECORDING.enabled):
+            mask = 0
+        elif mask & _again[0]:
+            mask = _united(operands)
     node = Node(spec, operands, device, mask)
     node.depth = depth + 1
     if depth and not depth % CHECKED_EVERY:
@@ -256,6 +374,52 @@ def apply(op: Op, operands: tuple[Node, ...], attrs: Any = None) -> Node:
     if RECORDING.observer is not None:
         RECORDING.observer(node)
     return node
+
+
+# What records an op on complex operands; `pairs.py` puts it here.
+_on_pairs: list[Callable[[Op, tuple[Node, ...], Any], Node]] = []
+
+
+def on_pairs(function: Callable[[Op, tuple[Node, ...], Any], Node]) -> None:
+    """Install what `apply` hands operands to of which one is complex."""
+    _on_pairs[:] = [function]
+
+
+_begun: dict[int, int] = {}  # from the bit of a recording in progress to the number of the first node it can watch
+_again = [0]  # the bits in progress that ended recordings have had: nodes that have outlived these may carry them still
+
+
+def begin_watching(bit: int, again: bool) -> None:
+    """Say that a recording begins whose nodes carry *bit*; *again*: an ended one has had it."""
+    _begun[bit] = newest()
+    if again:
+        _again[0] |= bit
+
+
+def end_watching(bit: int) -> None:
+    """Say that the recording of *bit* has ended."""
+    _again[0] &= ~bit
+
+
+def watches(mask: int, node: Node) -> int:
+    """Return those bits of *mask* whose recordings watch *node*.
+
+    A node that is older than a recording carries its bit because an earlier recording had the same: it loses it now.
+    """
+    doubtful = node.mask & _again[0]
+    while doubtful:
+        bit = doubtful & -doubtful
+        doubtful ^= bit
+        if node.number < _begun[bit]:
+            node.mask &= ~bit
+    return node.mask & mask
+
+
+def _united(operands: tuple[Node, ...]) -> int:
+    mask = 0
+    for p in operands:
+        mask |= watches(-1, p)
+    return mask
 
 
 CHECKED_EVERY = 64  # operands deep: how often a growing graph is looked at
@@ -267,29 +431,70 @@ def on_growth(function: Callable[[Node], None]) -> None:
     _watchers[:] = [function]
 
 
+_lookers: list[Callable[[Node, str], int]] = []
+
+
+def on_look(function: Callable[[Node, str], int]) -> None:
+    """Install what reads a 0-d integer for ops whose result's shape depends on it; the array layer does."""
+    _lookers[:] = [function]
+
+
+def look(node: Node, words: str) -> int:
+    """Return the value of a 0-d integer node, because what *words* say needs it for the shape of its result.
+
+    It waits for the device. A transform under which the node stands for many values refuses in its place.
+    """
+    return _lookers[0](node, words)
+
+
 def cast(node: Node, dtype: dtypes.DType) -> Node:
     """Return *node* converted to *dtype*; a host scalar is converted at once."""
     from polygrad.ops.elementwise import astype  # noqa: PLC0415  the table is filled after this module is loaded
 
     if node.aval.dtype is dtype:
         return node
+    if type(node) is Pair:
+        if dtypes.KINDS[dtype] != "complex":
+            raise DTypeError(
+                f"cannot convert {node.aval.dtype.name} to {dtype.name}: the imaginary part would be lost; take "
+                "pg.real(...), pg.imag(...) or pg.abs(...)"
+            )
+        return Pair(*[cast(p, dtypes.part(dtype)) for p in node.parents])
+    if dtypes.KINDS[dtype] == "complex" and node.spec.op.kind != "scalar":
+        return with_zero(cast(node, dtypes.part(dtype)))
     if node.value is not None and node.device is None:
         return scalar(node.value, dtype)
     return apply(astype, (node,), (dtype,))
 
 
+def with_zero(node: Node) -> Pair:
+    """Return a real float node as a complex one whose imaginary part is zero."""
+    from polygrad.ops.layout import expand_  # noqa: PLC0415  as above
+
+    zero = scalar(0.0, node.aval.dtype)
+    wide = apply(expand_, (zero,), (node.aval.shape,)) if node.aval.shape else zero
+    return Pair(node, wide if node.device is None else place(wide, node.device))
+
+
 def share(alias: Node, source: Node) -> None:
     """Give an alias the memory of what it stands for, if that is there: it then needs no realize of its own."""
+    if type(source) is Pair:
+        for a, s in zip(alias.parents, source.parents, strict=True):
+            share(a, s)
+        return
     if source.storage is not None:
         alias.storage, alias.depth = source.storage, 0
         if not alias.mask:
             alias.parents = ()
 
 
-def scalar(value: bool | int | float, dtype: dtypes.DType) -> Node:
+def scalar(value: bool | int | float | complex, dtype: dtypes.DType) -> Node:
     """Return a host scalar: a launch argument, never part of a kernel's structure."""
     spec = _scalar_specs.get(dtype)
     if spec is None:
+        if dtypes.KINDS[dtype] == "complex":
+            number, of_part = complex(value), dtypes.part(dtype)
+            return Pair(scalar(number.real, of_part), scalar(number.imag, of_part))
         from polygrad.ops.creation import host_scalar  # noqa: PLC0415  as above
 
         spec = _scalar_specs[dtype] = Spec(host_scalar, None, aval((), dtype), None)
@@ -301,15 +506,23 @@ def scalar(value: bool | int | float, dtype: dtypes.DType) -> Node:
 _scalar_specs: dict[dtypes.DType, Spec] = {}
 
 
-def convert_scalar(value: Any, dtype: dtypes.DType) -> bool | int | float:
+def convert_scalar(value: Any, dtype: dtypes.DType) -> bool | int | float | complex:
     """Return a Python number as one that *dtype* holds.
 
     Raises
     ------
     OverflowError
         If an int lies outside of an integer dtype.
+    DTypeError
+        If the number is complex and *dtype* is not.
     """
     kind = dtypes.KINDS[dtype]
+    if kind == "complex":
+        return complex(value)
+    if isinstance(value, complex):
+        raise DTypeError(
+            f"cannot convert {value!r} to {dtype.name}: the imaginary part would be lost; take its .real part"
+        )
     if kind == "float":
         return float(value)
     if kind == "bool":
@@ -356,8 +569,12 @@ def sibling(node: Node, index: int) -> Node:
 
 
 def lift(value: Any, like: Node) -> Node:
-    """Return a Python scalar as a node that adapts to the dtype of *like* (weak promotion)."""
-    return scalar(value, dtypes.weak(value, like.aval.dtype))
+    """Return a Python scalar as a node that adapts to the dtype of *like* (weak promotion).
+
+    A real one beside a complex array stays real, so that no 0 * inf comes of it.
+    """
+    dtype = dtypes.weak(value, like.aval.dtype)
+    return scalar(value, dtype if isinstance(value, complex) else dtypes.part(dtype))
 
 
 def creation_site() -> tuple[str, int, str] | None:

@@ -8,6 +8,8 @@ from typing import Any
 
 from polygrad import dtypes
 from polygrad.errors import DTypeError
+from polygrad.ops import complex_arithmetic
+from polygrad.ops.complex_arithmetic import integer_power
 from polygrad.ops.table import composite
 
 
@@ -26,7 +28,7 @@ def _need_bool(name: str, *operands: Any) -> None:
             raise DTypeError(f"cannot apply {name} to {x.dtype.name}: it takes bool; compare the operand first")
 
 
-@composite(reference=lambda np, x: np.positive(x), samples=draw_numbers((-2, 2)), dtypes="int float")
+@composite(reference=lambda np, x: np.positive(x), samples=draw_numbers((-2, 2)), dtypes="int float complex")
 def positive(xp: Any, x: Any, /) -> Any:
     """x itself, of a numeric dtype."""
     if _kind(x) == "bool":
@@ -77,7 +79,12 @@ def logical_not(xp: Any, x: Any, /) -> Any:
     return xp.bitwise_invert(x)
 
 
-@composite(reference=lambda np, x: np.sign(x), samples=draw_numbers((-2, 2)), dtypes="int float")
+@composite(
+    reference=lambda np, x: np.sign(x),
+    samples=draw_numbers((-2, 2)),
+    dtypes="int float",
+    complex=complex_arithmetic.sign,
+)
 def sign(xp: Any, x: Any, /) -> Any:
     """-1, 0 or 1 by the sign of x; NaN for NaN. Its derivative is zero."""
     if _kind(x) == "bool":
@@ -86,31 +93,43 @@ def sign(xp: Any, x: Any, /) -> Any:
     return xp.where(xp.equal(x, x), steps, x) if _kind(x) == "float" else steps
 
 
-@composite(reference=lambda np, x: np.square(x), samples=draw_numbers((-2, 2)), dtypes="int float")
+@composite(reference=lambda np, x: np.square(x), samples=draw_numbers((-2, 2)), dtypes="int float complex")
 def square(xp: Any, x: Any, /) -> Any:
     """x * x."""
     return x * x
 
 
-@composite(reference=lambda np, x: np.reciprocal(x), samples=draw_numbers((0.5, 2)))
+@composite(reference=lambda np, x: np.reciprocal(x), samples=draw_numbers((0.5, 2)), dtypes="float complex")
 def reciprocal(xp: Any, x: Any, /) -> Any:
     """1 / x."""
     return 1.0 / x
 
 
-@composite(reference=lambda np, x: np.isnan(x), samples=draw_numbers((-2, 2)), differentiable=False)
+@composite(
+    reference=lambda np, x: np.isnan(x), samples=draw_numbers((-2, 2)), dtypes="float complex", differentiable=False
+)
 def isnan(xp: Any, x: Any, /) -> Any:
     """Whether x is NaN; of integers, never."""
     return xp.not_equal(x, x)
 
 
-@composite(reference=lambda np, x: np.isinf(x), samples=draw_numbers((-2, 2)), differentiable=False)
+@composite(
+    reference=lambda np, x: np.isinf(x),
+    samples=draw_numbers((-2, 2)),
+    differentiable=False,
+    complex=complex_arithmetic.isinf,
+)
 def isinf(xp: Any, x: Any, /) -> Any:
     """Whether x is an infinity; of integers, never."""
     return xp.equal(xp.abs(x), float("inf")) if _kind(x) == "float" else xp.not_equal(x, x)
 
 
-@composite(reference=lambda np, x: np.isfinite(x), samples=draw_numbers((-2, 2)), differentiable=False)
+@composite(
+    reference=lambda np, x: np.isfinite(x),
+    samples=draw_numbers((-2, 2)),
+    differentiable=False,
+    complex=complex_arithmetic.isfinite,
+)
 def isfinite(xp: Any, x: Any, /) -> Any:
     """Whether x is neither NaN nor an infinity; of integers, always."""
     return xp.abs(x) < float("inf") if _kind(x) == "float" else xp.equal(x, x)
@@ -166,7 +185,7 @@ def pair(xp: Any, name: Any, x1: Any, x2: Any, /) -> Any:
     return xp.astype(a, dtype), xp.astype(b, dtype)
 
 
-def _integer_power(xp: Any, x: Any, n: int) -> Any:
+def integer_power(xp: Any, x: Any, n: int) -> Any:
     """Return x ** n by squaring, for a small n >= 0."""
     result: Any = None
     while n:
@@ -188,7 +207,7 @@ def _power_samples(draw: Any) -> Any:
     ]
 
 
-@composite(reference=lambda np, x, y: np.power(x, y), samples=_power_samples)
+@composite(reference=lambda np, x, y: np.power(x, y), samples=_power_samples, complex=complex_arithmetic.pow_of_any)
 def pow(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 ** x2. A small integer exponent given as a Python number becomes multiplications; 0.5 a square root.
 
@@ -200,13 +219,13 @@ def pow(xp: Any, x1: Any, x2: Any, /) -> Any:
             floating = _kind(x1) == "float" or isinstance(x2, float)
             base = x1 if _kind(x1) == "float" or not floating else xp.astype(x1, dtypes.float64)
             if 0 <= n <= SMALL_POWER:
-                return _integer_power(xp, base, n)
+                return integer_power(xp, base, n)
             if n < 0 and not floating:
                 raise DTypeError(
                     f"cannot raise {x1.dtype.name} to {n}: integers have no negative powers; cast with .astype(...)"
                 )
             if -SMALL_POWER <= n < 0:
-                return 1.0 / _integer_power(xp, base, -n)
+                return 1.0 / integer_power(xp, base, -n)
         if x2 == 0.5 and _kind(x1) == "float":
             # sqrt differs from pow(x, 0.5) only at -0.0 and -inf; the sum and the absolute value give pow's answers
             # there.
@@ -283,7 +302,9 @@ def sinc(xp: Any, x: Any, /) -> Any:
     return xp.where(zero, series, xp.sin(y) / y)
 
 
-@composite(reference=lambda np, x: x, samples=draw_numbers((-2, 2)), dtypes="bool int float", differentiable=False)
+@composite(
+    reference=lambda np, x: x, samples=draw_numbers((-2, 2)), dtypes="bool int float complex", differentiable=False
+)
 def stop_gradient(xp: Any, x: Any, /) -> Any:
     """x as a constant: no gradient flows through it."""
     return xp.cut(x)

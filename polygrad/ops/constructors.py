@@ -14,13 +14,15 @@ from polygrad.errors import DTypeError, ShapeError
 from polygrad.ops.internal import cast
 from polygrad.ops.table import composite
 
-ALL = "bool int float"
+ALL = "bool int float complex"
 
 
 def default_dtype(*values: Any) -> dtypes.DType:
     """Return the dtype that Python numbers get by themselves: bool, int64 or float64."""
     if all(isinstance(v, bool) for v in values):
         return dtypes.bool_
+    if any(isinstance(v, complex) for v in values):
+        return dtypes.complex128
     return dtypes.int64 if all(isinstance(v, int) for v in values) else dtypes.float64
 
 
@@ -43,9 +45,9 @@ def full(xp: Any, shape: Any, fill_value: Any, *, dtype: Any = None) -> Any:
             raise ShapeError(f"cannot fill with an array of shape {list(fill_value.shape)}: a fill value has no axes")
         value = fill_value if wanted in (None, fill_value.dtype) else cast(xp, fill_value, wanted)
     else:
-        if not isinstance(fill_value, (bool, int, float)):
+        if not isinstance(fill_value, (bool, int, float, complex)):
             raise DTypeError(
-                f"cannot fill with {fill_value!r}: a fill value is a bool, an int, a float or an array without axes"
+                f"cannot fill with {fill_value!r}: a fill value is a Python number or an array without axes"
             )
         value = xp.constant(fill_value, wanted or default_dtype(fill_value))
     return xp.expand_(value, shape) if shape else value
@@ -149,8 +151,8 @@ def arange(xp: Any, start: Any, /, stop: Any = None, step: Any = 1, *, dtype: An
     count = len(range(start, stop, step)) if whole else max(0, math.ceil((stop - start) / step))
     if wanted in dtypes.INTEGERS:
         return _count_integers(xp, int(start), int(step), count, wanted)
-    if wanted is dtypes.bool_:
-        raise DTypeError("cannot count in bool: ask for an int or float dtype")
+    if wanted is dtypes.bool_ or wanted in dtypes.COMPLEX:
+        raise DTypeError(f"cannot count in {wanted.name}: ask for an int or float dtype")
     working = dtypes.float32 if wanted.itemsize == 2 else wanted
     return cast(xp, _line(xp, start, step, count, working), wanted)
 
@@ -187,7 +189,12 @@ def _linspace_samples(draw: Any) -> Any:
 )
 def linspace(xp: Any, start: Any, stop: Any, /, num: Any, *, dtype: Any = None, endpoint: Any = True) -> Any:
     """Evenly spaced numbers from start to stop; the last is exactly stop unless *endpoint* is false."""
-    wanted = dtypes.float64 if dtype is None else dtypes.as_dtype(dtype)
+    is_complex = isinstance(start, complex) or isinstance(stop, complex)
+    wanted = default_dtype(start + 0.0, stop) if dtype is None else dtypes.as_dtype(dtype)
+    if dtypes.KINDS[wanted] == "complex":
+        return _complex_line(xp, complex(start), complex(stop), num, wanted, endpoint)
+    if is_complex:
+        raise DTypeError(f"cannot make numbers from {start} to {stop} in {wanted.name}: ask for a complex dtype")
     count = operator.index(num)
     if count < 0:
         raise ShapeError(f"cannot make {count} numbers: their count must not be negative")
@@ -211,6 +218,13 @@ def linspace(xp: Any, start: Any, stop: Any, /, num: Any, *, dtype: Any = None, 
     if wanted in dtypes.INTEGERS:
         value = xp.floor(value)
     return cast(xp, value, wanted)
+
+
+def _complex_line(xp: Any, start: Any, stop: Any, num: Any, dtype: dtypes.DType, endpoint: bool) -> Any:
+    """Return evenly spaced complex numbers: both parts are."""
+    of_part = dtypes.part(dtype)
+    ends = ((start.real, stop.real), (start.imag, stop.imag))
+    return xp.pair_(*[xp.linspace(a, b, num, dtype=of_part, endpoint=endpoint) for a, b in ends])
 
 
 def _eye_samples(draw: Any) -> Any:

@@ -9,6 +9,7 @@ Not here: reductions, movement; ops made of several of these are in `composite.p
 import math
 from typing import Any
 
+from polygrad.ops import complex_arithmetic, complex_exponential, complex_inverse
 from polygrad.ops.table import elementwise, primitive
 
 NUMERIC = "int float"
@@ -19,19 +20,31 @@ ZERO = (None, None)  # no derivative for either of two operands
 _ERF = 2.0 / math.sqrt(math.pi)
 
 
-@elementwise(kinds=NUMERIC, vjp=(lambda xp, g, out, x, y: g, lambda xp, g, out, x, y: g))
+@elementwise(
+    kinds=NUMERIC,
+    vjp=(lambda xp, g, out, x, y: g, lambda xp, g, out, x, y: g),
+    complex=complex_arithmetic.add,
+)
 def add(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 + x2."""
     return xp.add(x1, x2)
 
 
-@elementwise(kinds=NUMERIC, vjp=(lambda xp, g, out, x, y: g, lambda xp, g, out, x, y: -g))
+@elementwise(
+    kinds=NUMERIC,
+    vjp=(lambda xp, g, out, x, y: g, lambda xp, g, out, x, y: -g),
+    complex=complex_arithmetic.subtract,
+)
 def subtract(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 - x2."""
     return xp.subtract(x1, x2)
 
 
-@elementwise(kinds=NUMERIC, vjp=(lambda xp, g, out, x, y: g * y, lambda xp, g, out, x, y: g * x))
+@elementwise(
+    kinds=NUMERIC,
+    vjp=(lambda xp, g, out, x, y: g * y, lambda xp, g, out, x, y: g * x),
+    complex=complex_arithmetic.multiply,
+)
 def multiply(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 * x2."""
     return xp.multiply(x1, x2)
@@ -42,6 +55,7 @@ def multiply(xp: Any, x1: Any, x2: Any, /) -> Any:
     public=False,
     lower=lambda b, d, g: b.where(b("equal", g, b.const(0, b.dtype(g))), b.const(0, b.dtype(g)), b("multiply", d, g)),
     vjp=(lambda xp, g, out, x, y: xp.multiply_no_nan(g, y), lambda xp, g, out, x, y: xp.multiply_no_nan(x, g)),
+    complex=complex_arithmetic.multiply_no_nan,
 )
 def multiply_no_nan(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 * x2, but 0 wherever x2 is 0, whatever x1 is: for derivatives that have poles."""
@@ -52,13 +66,20 @@ def multiply_no_nan(xp: Any, x1: Any, x2: Any, /) -> Any:
     kinds=FLOAT,
     domain=((-2.0, 2.0), (0.5, 2.0)),
     vjp=(lambda xp, g, out, x, y: g / y, lambda xp, g, out, x, y: -(g / y) * out),
+    complex=complex_arithmetic.divide,
+    slopes=(lambda xp, x, y: 1.0 / y, lambda xp, x, y: -(x / y) / y),
 )
 def divide(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 / x2; of integers, in the default float dtype."""
     return xp.divide(x1, x2)
 
 
-@elementwise(kinds=NUMERIC, vjp=(lambda xp, g, out, x: -g,), verb="negate")
+@elementwise(
+    kinds=NUMERIC,
+    vjp=(lambda xp, g, out, x: -g,),
+    verb="negate",
+    complex="parts",
+)
 def negative(xp: Any, x: Any, /) -> Any:
     """-x."""
     return xp.negative(x)
@@ -139,13 +160,25 @@ def greater_equal(xp: Any, x1: Any, x2: Any, /) -> Any:
     return xp.greater_equal(x1, x2)
 
 
-@elementwise(kinds=ANY, compares=True, vjp=ZERO, verb="compare")
+@elementwise(
+    kinds=ANY,
+    compares=True,
+    vjp=ZERO,
+    verb="compare",
+    complex=complex_arithmetic.equal,
+)
 def equal(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 == x2; NaN equals nothing."""
     return xp.equal(x1, x2)
 
 
-@elementwise(kinds=ANY, compares=True, vjp=ZERO, verb="compare")
+@elementwise(
+    kinds=ANY,
+    compares=True,
+    vjp=ZERO,
+    verb="compare",
+    complex=complex_arithmetic.not_equal,
+)
 def not_equal(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 != x2; true where either is NaN."""
     return xp.not_equal(x1, x2)
@@ -195,6 +228,7 @@ def bitwise_right_shift(xp: Any, x1: Any, x2: Any, /) -> Any:
         lambda xp, g, out, c, x, y: xp.where(c, xp.zeros_like(g), g),
     ),
     verb="select between",
+    complex=complex_arithmetic.where,
 )
 def where(xp: Any, condition: Any, x1: Any, x2: Any, /) -> Any:
     """x1 where the condition holds, else x2. NaN in the untaken branch goes nowhere, its gradient is zero."""
@@ -219,7 +253,11 @@ def trunc(xp: Any, x: Any, /) -> Any:
     return xp.trunc(x)
 
 
-@elementwise(kinds=FLOAT, vjp=(None,))
+@elementwise(
+    kinds=FLOAT,
+    vjp=(None,),
+    complex="parts",
+)
 def round(xp: Any, x: Any, /) -> Any:
     """The nearest integer, ties to even."""
     return xp.round(x)
@@ -230,6 +268,8 @@ def round(xp: Any, x: Any, /) -> Any:
     domain=(0.2, 3.0),
     vjp=(lambda xp, g, out, x: xp.multiply_no_nan(0.5 / out, g),),
     verb="take the square root of",
+    complex=complex_arithmetic.sqrt,
+    slopes=(lambda xp, z: 0.5 / xp.sqrt(z),),
 )
 def sqrt(xp: Any, x: Any, /) -> Any:
     """The square root. Its slope at 0 is infinite, but a zero gradient stays zero."""
@@ -245,7 +285,11 @@ def rsqrt(xp: Any, x: Any, /) -> Any:
 
 
 @elementwise(
-    kinds=NUMERIC, instr="absolute", vjp=(lambda xp, g, out, x: g * xp.sign(x),), verb="take the absolute value of"
+    kinds=NUMERIC,
+    instr="absolute",
+    vjp=(lambda xp, g, out, x: g * xp.sign(x),),
+    verb="take the absolute value of",
+    complex=complex_arithmetic.absolute,
 )
 def abs(xp: Any, x: Any, /) -> Any:
     """|x|; slope 0 at 0."""
@@ -267,32 +311,57 @@ def nextafter(xp: Any, x1: Any, x2: Any, /) -> Any:
     return xp.nextafter(x1, x2)
 
 
-@elementwise(kinds=FLOAT, vjp=(lambda xp, g, out, x: g * out,))
+@elementwise(
+    kinds=FLOAT,
+    vjp=(lambda xp, g, out, x: g * out,),
+    complex=complex_exponential.exp,
+    slopes=(lambda xp, z: xp.exp(z),),
+)
 def exp(xp: Any, x: Any, /) -> Any:
     """e ** x."""
     return xp.exp(x)
 
 
-@elementwise(kinds=FLOAT, vjp=(lambda xp, g, out, x: g * out * math.log(2),))
+@elementwise(
+    kinds=FLOAT,
+    vjp=(lambda xp, g, out, x: g * out * math.log(2),),
+    complex=complex_exponential.exp2,
+    slopes=(lambda xp, z: xp.exp2(z) * math.log(2),),
+)
 def exp2(xp: Any, x: Any, /) -> Any:
     """2 ** x."""
     return xp.exp2(x)
 
 
-@elementwise(kinds=FLOAT, vjp=(lambda xp, g, out, x: g * (out + 1.0),))
+@elementwise(
+    kinds=FLOAT,
+    vjp=(lambda xp, g, out, x: g * (out + 1.0),),
+    complex=complex_exponential.expm1,
+    slopes=(lambda xp, z: xp.exp(z),),
+)
 def expm1(xp: Any, x: Any, /) -> Any:
     """e ** x - 1, accurate near zero."""
     return xp.expm1(x)
 
 
-@elementwise(kinds=FLOAT, domain=(0.2, 3.0), vjp=(lambda xp, g, out, x: xp.multiply_no_nan(1.0 / x, g),))
+@elementwise(
+    kinds=FLOAT,
+    domain=(0.2, 3.0),
+    vjp=(lambda xp, g, out, x: xp.multiply_no_nan(1.0 / x, g),),
+    complex=complex_exponential.log,
+    slopes=(lambda xp, z: 1.0 / z,),
+)
 def log(xp: Any, x: Any, /) -> Any:
     """The natural logarithm."""
     return xp.log(x)
 
 
 @elementwise(
-    kinds=FLOAT, domain=(0.2, 3.0), vjp=(lambda xp, g, out, x: xp.multiply_no_nan(1.0 / (x * math.log(2)), g),)
+    kinds=FLOAT,
+    domain=(0.2, 3.0),
+    vjp=(lambda xp, g, out, x: xp.multiply_no_nan(1.0 / (x * math.log(2)), g),),
+    complex=complex_exponential.log2,
+    slopes=(lambda xp, z: 1.0 / (z * math.log(2)),),
 )
 def log2(xp: Any, x: Any, /) -> Any:
     """The base 2 logarithm."""
@@ -300,39 +369,69 @@ def log2(xp: Any, x: Any, /) -> Any:
 
 
 @elementwise(
-    kinds=FLOAT, domain=(0.2, 3.0), vjp=(lambda xp, g, out, x: xp.multiply_no_nan(1.0 / (x * math.log(10)), g),)
+    kinds=FLOAT,
+    domain=(0.2, 3.0),
+    vjp=(lambda xp, g, out, x: xp.multiply_no_nan(1.0 / (x * math.log(10)), g),),
+    complex=complex_exponential.log10,
+    slopes=(lambda xp, z: 1.0 / (z * math.log(10)),),
 )
 def log10(xp: Any, x: Any, /) -> Any:
     """The base 10 logarithm."""
     return xp.log10(x)
 
 
-@elementwise(kinds=FLOAT, domain=(-0.8, 2.0), vjp=(lambda xp, g, out, x: xp.multiply_no_nan(1.0 / (x + 1.0), g),))
+@elementwise(
+    kinds=FLOAT,
+    domain=(-0.8, 2.0),
+    vjp=(lambda xp, g, out, x: xp.multiply_no_nan(1.0 / (x + 1.0), g),),
+    complex=complex_exponential.log1p,
+    slopes=(lambda xp, z: 1.0 / (1.0 + z),),
+)
 def log1p(xp: Any, x: Any, /) -> Any:
     """log(1 + x), accurate near zero."""
     return xp.log1p(x)
 
 
-@elementwise(kinds=FLOAT, vjp=(lambda xp, g, out, x: g * xp.cos(x),))
+@elementwise(
+    kinds=FLOAT,
+    vjp=(lambda xp, g, out, x: g * xp.cos(x),),
+    complex=complex_exponential.sin,
+    slopes=(lambda xp, z: xp.cos(z),),
+)
 def sin(xp: Any, x: Any, /) -> Any:
     """The sine of x radians."""
     return xp.sin(x)
 
 
-@elementwise(kinds=FLOAT, vjp=(lambda xp, g, out, x: -g * xp.sin(x),))
+@elementwise(
+    kinds=FLOAT,
+    vjp=(lambda xp, g, out, x: -g * xp.sin(x),),
+    complex=complex_exponential.cos,
+    slopes=(lambda xp, z: -xp.sin(z),),
+)
 def cos(xp: Any, x: Any, /) -> Any:
     """The cosine of x radians."""
     return xp.cos(x)
 
 
-@elementwise(kinds=FLOAT, domain=(-1.2, 1.2), vjp=(lambda xp, g, out, x: g * (out * out + 1.0),))
+@elementwise(
+    kinds=FLOAT,
+    domain=(-1.2, 1.2),
+    vjp=(lambda xp, g, out, x: g * (out * out + 1.0),),
+    complex=complex_exponential.tan,
+    slopes=(lambda xp, z: 1.0 + xp.square(xp.tan(z)),),
+)
 def tan(xp: Any, x: Any, /) -> Any:
     """The tangent of x radians."""
     return xp.tan(x)
 
 
 @elementwise(
-    kinds=FLOAT, domain=(-0.9, 0.9), vjp=(lambda xp, g, out, x: xp.multiply_no_nan(xp.rsqrt((1.0 - x) * (1.0 + x)), g),)
+    kinds=FLOAT,
+    domain=(-0.9, 0.9),
+    vjp=(lambda xp, g, out, x: xp.multiply_no_nan(xp.rsqrt((1.0 - x) * (1.0 + x)), g),),
+    complex=complex_inverse.asin,
+    slopes=(lambda xp, z: 1.0 / (xp.sqrt(1.0 - z) * xp.sqrt(1.0 + z)),),
 )
 def asin(xp: Any, x: Any, /) -> Any:
     """The angle in [-pi/2, pi/2] radians whose sine is x."""
@@ -343,13 +442,20 @@ def asin(xp: Any, x: Any, /) -> Any:
     kinds=FLOAT,
     domain=(-0.9, 0.9),
     vjp=(lambda xp, g, out, x: xp.multiply_no_nan(-xp.rsqrt((1.0 - x) * (1.0 + x)), g),),
+    complex=complex_inverse.acos,
+    slopes=(lambda xp, z: -1.0 / (xp.sqrt(1.0 - z) * xp.sqrt(1.0 + z)),),
 )
 def acos(xp: Any, x: Any, /) -> Any:
     """The angle in [0, pi] radians whose cosine is x."""
     return xp.acos(x)
 
 
-@elementwise(kinds=FLOAT, vjp=(lambda xp, g, out, x: g / (x * x + 1.0),))
+@elementwise(
+    kinds=FLOAT,
+    vjp=(lambda xp, g, out, x: g / (x * x + 1.0),),
+    complex=complex_inverse.atan,
+    slopes=(lambda xp, z: 1.0 / (z * z + 1.0),),
+)
 def atan(xp: Any, x: Any, /) -> Any:
     """The angle in [-pi/2, pi/2] radians whose tangent is x."""
     return xp.atan(x)
@@ -376,32 +482,56 @@ def atan2(xp: Any, x1: Any, x2: Any, /) -> Any:
     return xp.atan2(x1, x2)
 
 
-@elementwise(kinds=FLOAT, vjp=(lambda xp, g, out, x: g * xp.cosh(x),))
+@elementwise(
+    kinds=FLOAT,
+    vjp=(lambda xp, g, out, x: g * xp.cosh(x),),
+    complex=complex_exponential.sinh,
+    slopes=(lambda xp, z: xp.cosh(z),),
+)
 def sinh(xp: Any, x: Any, /) -> Any:
     """The hyperbolic sine."""
     return xp.sinh(x)
 
 
-@elementwise(kinds=FLOAT, vjp=(lambda xp, g, out, x: g * xp.sinh(x),))
+@elementwise(
+    kinds=FLOAT,
+    vjp=(lambda xp, g, out, x: g * xp.sinh(x),),
+    complex=complex_exponential.cosh,
+    slopes=(lambda xp, z: xp.sinh(z),),
+)
 def cosh(xp: Any, x: Any, /) -> Any:
     """The hyperbolic cosine."""
     return xp.cosh(x)
 
 
-@elementwise(kinds=FLOAT, vjp=(lambda xp, g, out, x: g * (1.0 - out * out),))
+@elementwise(
+    kinds=FLOAT,
+    vjp=(lambda xp, g, out, x: g * (1.0 - out * out),),
+    complex=complex_exponential.tanh,
+    slopes=(lambda xp, z: 1.0 - xp.square(xp.tanh(z)),),
+)
 def tanh(xp: Any, x: Any, /) -> Any:
     """The hyperbolic tangent."""
     return xp.tanh(x)
 
 
-@elementwise(kinds=FLOAT, vjp=(lambda xp, g, out, x: g * xp.rsqrt(x * x + 1.0),))
+@elementwise(
+    kinds=FLOAT,
+    vjp=(lambda xp, g, out, x: g * xp.rsqrt(x * x + 1.0),),
+    complex=complex_inverse.asinh,
+    slopes=(lambda xp, z: 1.0 / xp.sqrt(z * z + 1.0),),
+)
 def asinh(xp: Any, x: Any, /) -> Any:
     """The inverse hyperbolic sine."""
     return xp.asinh(x)
 
 
 @elementwise(
-    kinds=FLOAT, domain=(1.2, 3.0), vjp=(lambda xp, g, out, x: xp.multiply_no_nan(xp.rsqrt((x - 1.0) * (x + 1.0)), g),)
+    kinds=FLOAT,
+    domain=(1.2, 3.0),
+    vjp=(lambda xp, g, out, x: xp.multiply_no_nan(xp.rsqrt((x - 1.0) * (x + 1.0)), g),),
+    complex=complex_inverse.acosh,
+    slopes=(lambda xp, z: 1.0 / (xp.sqrt(z - 1.0) * xp.sqrt(z + 1.0)),),
 )
 def acosh(xp: Any, x: Any, /) -> Any:
     """The inverse hyperbolic cosine."""
@@ -409,7 +539,11 @@ def acosh(xp: Any, x: Any, /) -> Any:
 
 
 @elementwise(
-    kinds=FLOAT, domain=(-0.9, 0.9), vjp=(lambda xp, g, out, x: xp.multiply_no_nan(1.0 / ((1.0 - x) * (1.0 + x)), g),)
+    kinds=FLOAT,
+    domain=(-0.9, 0.9),
+    vjp=(lambda xp, g, out, x: xp.multiply_no_nan(1.0 / ((1.0 - x) * (1.0 + x)), g),),
+    complex=complex_inverse.atanh,
+    slopes=(lambda xp, z: 1.0 / ((1.0 - z) * (1.0 + z)),),
 )
 def atanh(xp: Any, x: Any, /) -> Any:
     """The inverse hyperbolic tangent."""
@@ -441,6 +575,8 @@ def _power_by_exponent(xp: Any, g: Any, out: Any, x: Any, _y: Any) -> Any:
     domain=((0.3, 2.0), (-2.0, 2.0)),
     vjp=(_power_by_base, _power_by_exponent),
     verb="raise",
+    complex=complex_arithmetic.power,
+    slopes=(complex_arithmetic.power_by_base, complex_arithmetic.power_by_exponent),
 )
 def power_(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 ** x2 of floats; `pow` is the function that users call."""
@@ -455,7 +591,13 @@ def _cast_back(xp: Any, g: Any, _out: Any, x: Any, *_: Any) -> Any:
     return xp.astype(g, x.dtype)
 
 
-@primitive(infer=_infer_astype, kind="cast", vjp=(_cast_back,), jvp=(lambda xp, t, out, x, dtype: xp.astype(t, dtype),))
+@primitive(
+    infer=_infer_astype,
+    kind="cast",
+    vjp=(_cast_back,),
+    jvp=(lambda xp, t, out, x, dtype: xp.astype(t, dtype),),
+    complex=lambda xp, z, dtype: xp.astype(z, dtype),
+)
 def astype(xp: Any, x: Any, dtype: Any, /) -> Any:
     """x converted to another dtype."""
     return x.astype(dtype)

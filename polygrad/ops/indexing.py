@@ -5,7 +5,7 @@ Not here: boolean masks, whose result has a shape that depends on values; writin
 """
 
 import operator
-from typing import Any
+from typing import Any, NamedTuple
 
 from polygrad import dtypes, shapes
 from polygrad.errors import DTypeError, OutOfBounds, ShapeError
@@ -13,7 +13,7 @@ from polygrad.ops.internal import cast, places
 from polygrad.ops.selection import counted_as_axes
 from polygrad.ops.table import composite
 
-ALL = "bool int float"
+ALL = "bool int float complex"
 
 
 def _is_array(entry: Any) -> bool:
@@ -87,23 +87,53 @@ def _getitem_samples(draw: Any) -> Any:
     return [((x, key), {}) for key in keys]
 
 
+class Place(NamedTuple):
+    """Where a key points: a strided block of the array, that block without the axes of ints, index arrays into it."""
+
+    starts: tuple[int, ...]
+    steps: tuple[int, ...]
+    sizes: tuple[int, ...]
+    shape: shapes.Shape  # of the block, new axes of size 1 included
+    arrays: dict[int, Any]  # index arrays by the axis of that shape
+    entries: list[Any]
+
+    def whole(self, shape: shapes.Shape) -> bool:
+        """Whether the block is the array itself, in its order."""
+        return self.sizes == shape and not any(self.starts) and all(step == 1 for step in self.steps)
+
+
+def place_of(key: Any, shape: shapes.Shape) -> Place:
+    """Return where a key of ints, slices, `...`, None and integer arrays points in an array of a shape."""
+    entries = entries_of(key, shape)
+    axes = iter(enumerate(shape))
+    cuts = [None if entry is None else _cut(entry, *next(axes)) for entry in entries]
+    found = [cut for cut in cuts if cut is not None]
+    starts, steps, sizes = (tuple(part) for part in zip(*found, strict=True)) if found else ((), (), ())
+    kept = [(entry, cut) for entry, cut in zip(entries, cuts, strict=True) if not _is_int(entry)]
+    block = tuple(1 if cut is None else cut[2] for _, cut in kept)
+    arrays = {k: entry for k, (entry, _) in enumerate(kept) if _is_array(entry)}
+    return Place(starts, steps, sizes, block, arrays, entries)
+
+
 @composite(reference=lambda np, x, key: x[key], samples=_getitem_samples, dtypes=ALL)
 def getitem(xp: Any, x: Any, key: Any, /) -> Any:
     """x[key] for ints, slices, `...`, None and integer arrays, mixed as in NumPy.
 
     Bad positions in arrays are reported by the device.
     """
-    entries = entries_of(key, x.shape)
-    axes = iter(enumerate(x.shape))
-    cuts = [None if entry is None else _cut(entry, *next(axes)) for entry in entries]
-    found = [cut for cut in cuts if cut is not None]
-    starts, steps, sizes = (tuple(part) for part in zip(*found, strict=True)) if found else ((), (), ())
-    if (starts, steps, sizes) != ((0,) * len(found), (1,) * len(found), x.shape):
-        x = xp.slice_(x, starts, steps, sizes)
-    kept = [(entry, cut) for entry, cut in zip(entries, cuts, strict=True) if not _is_int(entry)]
-    x = xp.reshape(x, tuple(1 if cut is None else cut[2] for _, cut in kept))
-    arrays = {k: entry for k, (entry, _) in enumerate(kept) if _is_array(entry)}
-    return _read(xp, x, arrays, entries) if arrays else x
+    return read(xp, x, place_of(key, x.shape))
+
+
+def read(xp: Any, x: Any, place: Place) -> Any:
+    """Return the elements of x at a place."""
+    if not place.whole(x.shape):
+        x = xp.slice_(x, place.starts, place.steps, place.sizes)
+    if place.shape != x.shape:
+        x = xp.reshape_(x, place.shape)
+    if not place.arrays:
+        return x
+    operands, shape, plan = gather_plan(xp, place)
+    return xp.gather_(x, *operands, shape, plan)
 
 
 def _is_int(entry: Any) -> bool:
@@ -121,28 +151,34 @@ def _cut(entry: Any, axis: int, n: int) -> tuple[int, int, int]:
     return start if size else 0, step if size > 1 else 1, size
 
 
-def _read(xp: Any, x: Any, arrays: dict[int, Any], entries: list[Any]) -> Any:
-    """Return x read at index arrays along some axes; the broadcast axes stand where NumPy puts them."""
+def gather_plan(xp: Any, place: Place) -> tuple[list[Any], shapes.Shape, tuple[int, ...]]:
+    """Return index operands, the result's shape and the plan by which `gather_` reads a block at its index arrays.
+
+    The axes that the index arrays broadcast to stand where NumPy puts them.
+    """
+    arrays, entries, block = place.arrays, place.entries, place.shape
     common = shapes.broadcast("index with", *[i.shape for i in arrays.values()])
     # Ints beside arrays are index arrays too when NumPy decides whether they stand together.
     advanced = [k for k, entry in enumerate(entries) if _is_array(entry) or _is_int(entry)]
-    front = advanced[0] if advanced == list(range(advanced[0], advanced[-1] + 1)) else 0
-    kept = [k for k in range(x.ndim) if k not in arrays]
-    shape = tuple(x.shape[k] for k in kept[:front]) + common + tuple(x.shape[k] for k in kept[front:])
+    front = 0
+    if advanced == list(range(advanced[0], advanced[-1] + 1)):
+        front = sum(not _is_int(entry) for entry in entries[: advanced[0]])
+    kept = [k for k in range(len(block)) if k not in arrays]
+    shape = tuple(block[k] for k in kept[:front]) + common + tuple(block[k] for k in kept[front:])
     tail = (1,) * (len(kept) - front)
     plan: list[int] = []
-    operands = []
-    for k in range(x.ndim):
+    operands: list[Any] = []
+    for k, n in enumerate(block):
         if k in arrays:
             index = arrays[k]
-            if x.shape[k] == 0 and shapes.size(shape):
-                raise OutOfBounds(f"cannot index axis {k} of shape {list(x.shape)}: it is empty")
+            if n == 0 and shapes.size(shape):
+                raise OutOfBounds(f"cannot index axis {k} of shape {list(block)}: it is empty")
             operands.append(xp.reshape(cast(xp, index, dtypes.int64), index.shape + tail))
             plan.append(-len(operands))
         else:
-            place = kept.index(k)
-            plan.append(place if place < front else place + len(common))
-    return xp.gather_(x, *operands, shape, counted_as_axes(operands, shape, x.shape, tuple(plan)))
+            place_in = kept.index(k)
+            plan.append(place_in if place_in < front else place_in + len(common))
+    return operands, shape, counted_as_axes(operands, shape, block, tuple(plan))
 
 
 def _need_integers(name: str, index: Any) -> None:

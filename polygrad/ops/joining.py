@@ -13,7 +13,7 @@ from polygrad.ops.internal import cast, places
 from polygrad.ops.manipulation import part, with_calls
 from polygrad.ops.table import composite
 
-ALL = "bool int float"
+ALL = "bool int float complex"
 GROUP = 8  # as many inputs as a kernel takes comfortably; a thousand inputs are four levels of them
 
 
@@ -173,7 +173,7 @@ def tile(xp: Any, x: Any, repetitions: Any, /) -> Any:
 def repeat(xp: Any, x: Any, repeats: Any, /, *, axis: Any = None) -> Any:
     """Each element repeated along an axis, or in the flattened array.
 
-    *repeats* is an int, or Python ints, one for each element.
+    *repeats* is an int, or ints, one for each element; if they are an array, the host waits for their sum.
     """
     if axis is None:
         x, axis = xp.flatten(x), 0
@@ -189,15 +189,32 @@ def repeat(xp: Any, x: Any, repeats: Any, /, *, axis: Any = None) -> Any:
             return xp.concat([xp.repeat(part(xp, x, k, i, 1), count, axis=k) for i, count in enumerate(counts)], axis=k)
         repeats = counts[0] if counts else 1
     if hasattr(repeats, "shape"):
-        raise DTypeError(
-            "cannot repeat by an array: the result's shape would depend on its values; give Python ints, as with "
-            ".tolist()"
-        )
+        return _repeat_by_array(xp, x, repeats, k)
     (count,) = shapes.as_shape("repeat", repeats)
     shape = x.shape
     apart = xp.reshape(x, (*shape[: k + 1], 1, *shape[k + 1 :]))
     wide = xp.broadcast_to(apart, (*shape[: k + 1], count, *shape[k + 1 :]))
     return xp.reshape(wide, (*shape[:k], n * count, *shape[k + 1 :]))
+
+
+def _repeat_by_array(xp: Any, x: Any, repeats: Any, axis: int) -> Any:
+    """Return each element along an axis repeated as often as an array says."""
+    n = x.shape[axis]
+    if repeats.dtype not in dtypes.INTEGERS or repeats.ndim > 1 or (repeats.ndim and repeats.shape[0] not in (1, n)):
+        raise ShapeError(
+            f"cannot repeat {n} elements along axis {axis} by {repeats.aval!r}: give one count, or {n}, of an integer "
+            "dtype"
+        )
+    counts = xp.broadcast_to(cast(xp, repeats, dtypes.int64), (n,))
+    if n == 0:
+        return x
+    ends = xp.cumulative_sum(counts)
+    least = xp.look_(xp.min(counts), "repeat")
+    if least < 0:
+        raise ShapeError(f"cannot repeat an element {least} times: counts must not be negative")
+    total = xp.look_(xp.reshape_(part(xp, ends, 0, n - 1, 1), ()), "repeat")
+    at = xp.searchsorted(ends, xp.iota(total, dtypes.int64), side="right") if total else xp.iota(0, dtypes.int64)
+    return xp.getitem(x, (*[slice(None)] * axis, at))
 
 
 def _widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:
@@ -245,7 +262,7 @@ def pad(xp: Any, x: Any, pad_width: Any, /, *, mode: Any = "constant", constant_
     if not [p for p in pairs if p != (0, 0)]:
         return x
     value = constant_values
-    if not isinstance(value, (bool, int, float)):
+    if not isinstance(value, (bool, int, float, complex)):
         raise DTypeError(f"cannot pad with {value!r}: the value is a Python number")
     value = xp.constant(value, x.dtype).value
     return xp.pad_(x, tuple(b for b, _ in pairs), tuple(a for _, a in pairs), value)

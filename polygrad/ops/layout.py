@@ -9,6 +9,7 @@ from typing import Any
 
 from polygrad import shapes
 from polygrad.errors import ShapeError
+from polygrad.ops import complex_arithmetic
 from polygrad.ops.table import composite, primitive
 
 
@@ -42,6 +43,7 @@ def _slice_back(xp: Any, g: Any, _out: Any, x: Any, starts: Any, steps: Any, siz
     kind="reshape",
     vjp=(lambda xp, g, out, x, shape: xp.reshape_(g, x.shape),),
     jvp=(lambda xp, t, out, x, shape: xp.reshape_(t, shape),),
+    complex="parts",
 )
 def reshape_(xp: Any, x: Any, shape: Any, /) -> Any:
     """The same elements in C order under another shape."""
@@ -53,6 +55,7 @@ def reshape_(xp: Any, x: Any, shape: Any, /) -> Any:
     kind="permute",
     vjp=(lambda xp, g, out, x, order: xp.permute_(g, _inverse(order)),),
     jvp=(lambda xp, t, out, x, order: xp.permute_(t, order),),
+    complex="parts",
 )
 def permute_(xp: Any, x: Any, order: Any, /) -> Any:
     """The axes in another order."""
@@ -64,6 +67,7 @@ def permute_(xp: Any, x: Any, order: Any, /) -> Any:
     kind="expand",
     vjp=(lambda xp, g, out, x, shape: _sum_to(xp, g, x.shape),),
     jvp=(lambda xp, t, out, x, shape: xp.expand_(t, shape),),
+    complex="parts",
 )
 def expand_(xp: Any, x: Any, shape: Any, /) -> Any:
     """x broadcast to a shape that it is known to broadcast to."""
@@ -75,6 +79,7 @@ def expand_(xp: Any, x: Any, shape: Any, /) -> Any:
     kind="slice",
     vjp=(_slice_back,),
     jvp=(lambda xp, t, out, x, starts, steps, sizes: xp.slice_(t, starts, steps, sizes),),
+    complex="parts",
 )
 def slice_(xp: Any, x: Any, starts: Any, steps: Any, sizes: Any, /) -> Any:
     """For each axis *size* elements from *start* in *steps*, which may be negative."""
@@ -98,6 +103,7 @@ def _pad_back(xp: Any, g: Any, _out: Any, x: Any, before: Any, _after: Any, _fil
     kind="pad",
     vjp=(_pad_back,),
     jvp=(lambda xp, t, out, x, before, after, fill: xp.pad_(t, before, after, 0),),
+    complex=complex_arithmetic.pad,
 )
 def pad_(xp: Any, x: Any, before: Any, after: Any, fill: Any, /) -> Any:
     """x with *fill* around it; sizes are not negative."""
@@ -137,6 +143,7 @@ def _windows_back(xp: Any, g: Any, _out: Any, x: Any, kernel: Any, stride: Any, 
     kind="windows",
     vjp=(_windows_back,),
     jvp=(lambda xp, t, out, x, kernel, stride, dilation: xp.windows_(t, kernel, stride, dilation),),
+    complex="parts",
 )
 def windows_(xp: Any, x: Any, kernel: Any, stride: Any, dilation: Any, /) -> Any:
     """Overlapping windows of the last axes: [..., H, W] to [..., window row, window column, row in it, column in it].
@@ -154,6 +161,7 @@ def windows_(xp: Any, x: Any, kernel: Any, stride: Any, dilation: Any, /) -> Any
     kind="alias",
     vjp=(lambda xp, g, out, x: g,),
     jvp=(lambda xp, t, out, x: t,),
+    complex="parts",
 )
 def alias(xp: Any, x: Any, /) -> Any:
     """x itself, as a node of its own: a leaf of a recording, or a value cut off from one."""
@@ -176,13 +184,14 @@ def call_output_(xp: Any, x: Any, *rest: Any) -> Any:
     kind="transfer",
     vjp=(lambda xp, g, out, x, device: xp.to_device_(g, x.device),),
     jvp=(lambda xp, t, out, x, device: xp.to_device_(t, device),),
+    complex="parts",
 )
 def transfer_(xp: Any, x: Any, device: Any, /) -> Any:
     """x on another device."""
     return x
 
 
-@composite(reference=None, dtypes="bool int float")
+@composite(reference=None, dtypes="bool int float complex")
 def to_device_(xp: Any, x: Any, device: Any) -> Any:
     """Return x on *device*, as a node that belongs there."""
     if x.device == device or x.device is None:

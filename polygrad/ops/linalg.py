@@ -8,6 +8,7 @@ from typing import Any
 
 from polygrad import dtypes
 from polygrad.errors import DTypeError, ShapeError
+from polygrad.ops import complex_arithmetic
 from polygrad.ops.table import primitive
 
 
@@ -41,6 +42,7 @@ def _product(xp: Any, a: Any, b: Any) -> Any:
     ),
     jvp=(lambda xp, t, out, a, b: xp.matmul_(t, b), lambda xp, t, out, a, b: xp.matmul_(a, t)),
     verb="multiply matrices",
+    complex=complex_arithmetic.matmul,
 )
 def matmul_(xp: Any, a: Any, b: Any, /) -> Any:
     """The product of matrices in the last two axes; batch axes are equal."""

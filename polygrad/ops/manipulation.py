@@ -14,7 +14,7 @@ from polygrad.ops.internal import places
 from polygrad.ops.layout import check_permutation
 from polygrad.ops.table import composite
 
-ALL = "bool int float"
+ALL = "bool int float complex"
 
 
 def with_calls(*calls: Any) -> Any:

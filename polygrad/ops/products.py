@@ -14,7 +14,7 @@ from polygrad.ops.internal import cast
 from polygrad.ops.statistics import wide
 from polygrad.ops.table import composite
 
-NUMERIC = "int float"
+NUMERIC = "int float complex"
 
 
 def _numeric(xp: Any, words: str, x1: Any, x2: Any) -> tuple[Any, Any]:
@@ -84,7 +84,7 @@ def _matrices(xp: Any, a: Any, b: Any) -> Any:
 
 def _vecdot_reference(np: Any, a: Any, b: Any, axis: int = -1) -> Any:
     a, b = np.broadcast_arrays(a, b)
-    return np.sum(a * b, axis=axis, dtype=np.result_type(a, b))
+    return np.sum(np.conj(a) * b, axis=axis, dtype=np.result_type(a, b))
 
 
 @composite(
@@ -102,8 +102,9 @@ def _vecdot_reference(np: Any, a: Any, b: Any, axis: int = -1) -> Any:
     dtypes=NUMERIC,
 )
 def vecdot(xp: Any, x1: Any, x2: Any, /, *, axis: Any = -1) -> Any:
-    """The sum of x1 * x2 along an axis, in their common dtype."""
+    """The sum of conj(x1) * x2 along an axis, in their common dtype."""
     a, b = _numeric(xp, "take the dot product of", x1, x2)
+    a = xp.conj(a) if a.dtype in dtypes.COMPLEX else a
     shape = shapes.broadcast("take the dot product of", a.shape, b.shape)
     k = shapes.axis("take the dot product", axis, len(shape))
     back = k - len(shape)

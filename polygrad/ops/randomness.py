@@ -134,7 +134,7 @@ def _turned(xp: Any, words: Any, work: dtypes.DType) -> Any:
     signed, width, bits = (dtypes.int32, 32, 24) if work is dtypes.float32 else (dtypes.int64, 64, 53)
     quarter = xp.bitcast(xp.bitwise_right_shift(words, width - 2), signed)
     place = xp.bitwise_right_shift(xp.bitcast(xp.bitwise_left_shift(words, 2), signed), width - bits)
-    row = cast(xp, xp.reshape_(xp.iota(2, dtypes.int64), (2, 1)), signed)
+    row = cast(xp, xp.reshape_(xp.iota(2, signed), (2, 1)), signed)
     return softmath.cos_of_quarters(xp, quarter - row, xp.astype(place, work) * 2.0**-bits)
 
 

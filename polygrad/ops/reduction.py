@@ -6,6 +6,7 @@ Not here: what users call (sum with axis and keepdims, mean, var, argmax, ...), 
 
 from typing import Any
 
+from polygrad.ops import complex_arithmetic
 from polygrad.ops.table import primitive
 
 
@@ -31,6 +32,7 @@ def _ties_mean(xp: Any, t: Any, out: Any, x: Any, axes: Any) -> Any:
     kinds="int float",
     vjp=(lambda xp, g, out, x, axes: xp.expand_(g, x.shape),),
     jvp=(lambda xp, t, out, x, axes: xp.sum_(t, axes),),
+    complex="parts",
 )
 def sum_(xp: Any, x: Any, axes: Any, /) -> Any:
     """The sum over axes, which stay as size 1."""
@@ -68,6 +70,7 @@ def _others(xp: Any, x: Any, axes: Any) -> Any:
     kinds="int float",
     vjp=(lambda xp, g, out, x, axes: g * _others(xp, x, axes),),
     jvp=(lambda xp, t, out, x, axes: xp.sum_(t * _others(xp, x, axes), axes),),
+    complex=complex_arithmetic.prod,
 )
 def prod_(xp: Any, x: Any, axes: Any, /) -> Any:
     """The product over axes, which stay as size 1."""

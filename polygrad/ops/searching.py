@@ -1,7 +1,7 @@
 """Where elements are, and how many.
 
-Here: argmax, argmin, count_nonzero.
-Not here: sorting, reading at positions (`indexing.py`).
+Here: argmax, argmin, count_nonzero, nonzero.
+Not here: sorting and searching what is sorted (`ordering.py`), reading at positions (`indexing.py`).
 """
 
 from typing import Any
@@ -9,8 +9,9 @@ from typing import Any
 from polygrad import dtypes, shapes
 from polygrad.errors import ShapeError
 from polygrad.ops.internal import places
+from polygrad.ops.manipulation import with_calls
 from polygrad.ops.statistics import ALL, over_axes, settle
-from polygrad.ops.table import composite
+from polygrad.ops.table import composite, library
 
 
 @composite(
@@ -62,3 +63,87 @@ def argmax(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> An
 def argmin(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:
     """The position of the first minimum along an axis, or in the flattened array; a NaN is the minimum."""
     return _first(xp, x, axis, keepdims, "min_")
+
+
+def bisected(xp: Any, ordered: Any, wanted: Any, right: bool) -> Any:
+    """Return how many elements of a sorted 1-D array lie before each wanted value: a gather for each bit of that.
+
+    Equal ones count if *right*. NaN is the greatest value.
+    """
+    n = ordered.shape[0]
+    found = xp.zeros_like(wanted, dtype=dtypes.int64)
+    step = 1 << (n.bit_length() - 1)
+    while step:
+        there = found + step
+        last = xp.minimum(there, n) - 1
+        value = xp.gather_(ordered, last, wanted.shape, (-1,))
+        ahead = xp.bitwise_invert(before(xp, wanted, value)) if right else before(xp, value, wanted)
+        found = xp.where(xp.bitwise_and(xp.less_equal(there, n), ahead), there, found)
+        step //= 2
+    return found
+
+
+def before(xp: Any, a: Any, b: Any) -> Any:
+    """Return whether a comes before b in sorted order."""
+    smaller = xp.less(a, b)
+    if dtypes.KINDS[a.dtype] != "float":
+        return smaller
+    return xp.bitwise_or(smaller, xp.bitwise_and(xp.not_equal(b, b), xp.equal(a, a)))
+
+
+def _positions_by_search(xp: Any, mask: Any, count: Any) -> Any:
+    """Return where a mask is true: the k-th place is the first before which, itself included, k + 1 are true."""
+    so_far = xp.scan_(xp.astype(mask, dtypes.int64), "sum")
+    return bisected(xp, so_far, xp.iota(count, dtypes.int64) + 1, False)
+
+
+@library(
+    results=lambda mask, count: [((count,), dtypes.int64)],
+    fallback=_positions_by_search,
+    vjp=None,
+    jvp=None,
+    kinds="bool",
+    verb="find what is true in",
+)
+def nonzero_(xp: Any, mask: Any, count: Any, /) -> Any:
+    """Where a 1-D mask is true; *count* says how often it is."""
+    return xp.flatnonzero(mask)
+
+
+@composite(reference=None, dtypes=ALL, differentiable=False)
+def true_positions_(xp: Any, x: Any, words: Any) -> Any:
+    """Return the positions in C order, int64 and 1-D, at which x is not zero. The host reads how many there are."""
+    mask = x if x.dtype is dtypes.bool_ else xp.not_equal(x, 0)
+    mask = xp.flatten(mask)
+    if mask.shape[0] == 0:
+        return xp.zeros_like(mask, dtype=dtypes.int64)
+    total = xp.reshape_(xp.sum_(xp.astype(mask, dtypes.int64), (0,)), ())
+    count = xp.look_(total, words)
+    if count == 0:
+        return xp.zeros_like(xp.slice_(mask, (0,), (1,), (0,)), dtype=dtypes.int64)
+    return xp.nonzero_(mask, count)
+
+
+def coordinates(xp: Any, positions: Any, shape: shapes.Shape) -> tuple[Any, ...]:
+    """Return positions in C order as one coordinate for each axis of *shape*."""
+    out = []
+    for n, step in zip(shape, shapes.strides(shape), strict=True):
+        at = positions if step == 1 else xp.quotient(positions, step)
+        out.append(at if n == shapes.size(shape) // max(step, 1) else xp.modulo(at, n))
+    return tuple(out)
+
+
+@composite(
+    reference=lambda np, x: np.nonzero(x),
+    samples=with_calls(((7,),), ((3, 4),), ((2, 3, 2),), ((2, 0),), ((1,),)),
+    dtypes=ALL,
+    differentiable=False,
+)
+def nonzero(xp: Any, x: Any, /) -> Any:
+    """Where elements are not zero, in C order: a tuple with one int64 array of coordinates for each axis.
+
+    The result's size depends on values: the host waits for the device to count.
+    """
+    if x.ndim == 0:
+        raise ShapeError("cannot find what is not zero in a 0-d array: reshape it to one axis first")
+    return coordinates(xp, xp.true_positions_(x, "nonzero"), x.shape)

@@ -1,7 +1,7 @@
 """Reading and adding at integer positions.
 
 Here: `gather_` and `scatter_add_`, each the derivative of the other, over the primitives that devices know.
-Not here: take, indexing and one_hot, which are written with them.
+Not here: take, indexing and one_hot, which are written with them; scatters that do not add (`placing.py`).
 
 A gather's plan says for each axis of the source where its index comes from: ``k >= 0``, the k-th axis of the result;
 ``-1 - j``, the j-th index operand, which broadcasts to the result's shape. Indices count from the end if negative; a
@@ -87,7 +87,14 @@ def _gather_forward(xp: Any, t: Any, _out: Any, _x: Any, *rest: Any) -> Any:
     return xp.gather_(t, *rest)
 
 
-@primitive(infer=_infer_gather, kind="gather", vjp=(_gather_back,), jvp=(_gather_forward,), verb="gather from")
+@primitive(
+    infer=_infer_gather,
+    kind="gather",
+    vjp=(_gather_back,),
+    jvp=(_gather_forward,),
+    verb="gather from",
+    complex="parts",
+)
 def gather_(xp: Any, x: Any, *rest: Any) -> Any:
     """Elements of x at positions made of axes of the result and of index operands; rest: indices, shape, plan."""
     return _gather_reference(x, *rest)
@@ -125,24 +132,39 @@ def scatter_add_(xp: Any, values: Any, *rest: Any) -> Any:
     Axes at the target's end along which no index varies stay together as rows; all others are folded into a row number.
     """
     *indices, target, plan = rest
-    shape = values.shape
-    if not shapes.size(target) or not shapes.size(shape):
+    if not shapes.size(target) or not shapes.size(values.shape):
         return xp.expand_(xp.constant(0, values.dtype), target)
-    varying = {len(shape) - i.ndim + k for i in indices for k, n in enumerate(i.shape) if n != 1}
-    keep = 0
-    while keep < len(plan) and plan[-1 - keep] >= 0 and plan[-1 - keep] not in varying:
-        keep += 1
-    folded = len(plan) - keep
-    inside = tuple(plan[folded:])
-    outside = tuple(k for k in range(len(shape)) if k not in inside)
-    rows = _row_numbers(xp, indices, shape, target, plan, folded)
-    lifted = xp.reshape_(rows, (*(1,) * (len(shape) - rows.ndim), *rows.shape))
-    flat = tuple(n if k in outside else 1 for k, n in enumerate(shape))
-    rows = xp.reshape_(xp.expand_(lifted, flat) if lifted.shape != flat else lifted, (shapes.size(flat),))
-    length = shapes.size(target[folded:])
-    moved = xp.permute_(values, (*outside, *inside))
-    out = xp.scatter_rows_(xp.reshape_(moved, (rows.shape[0], length)), rows, shapes.size(target[:folded]))
-    return xp.reshape_(out, target)
+    fold = Fold(xp, values.shape, indices, target, plan)
+    return xp.reshape_(xp.scatter_rows_(fold.rows_of(values), fold.rows, fold.count), target)
+
+
+class Fold:
+    """A scatter as one of rows: axes of the target that no index moves along, at its end, make up a row.
+
+    `rows` are the row numbers, `count` of how many, `length` elements in each.
+    """
+
+    def __init__(self, xp: Any, shape: shapes.Shape, indices: Any, target: shapes.Shape, plan: Any) -> None:
+        varying = {len(shape) - i.ndim + k for i in indices for k, n in enumerate(i.shape) if n != 1}
+        keep = 0
+        while keep < len(plan) and plan[-1 - keep] >= 0 and plan[-1 - keep] not in varying:
+            keep += 1
+        folded = len(plan) - keep
+        self._xp = xp
+        self._inside = tuple(plan[folded:])
+        self._outside = tuple(k for k in range(len(shape)) if k not in self._inside)
+        rows = _row_numbers(xp, indices, shape, target, plan, folded)
+        lifted = xp.reshape_(rows, (*(1,) * (len(shape) - rows.ndim), *rows.shape))
+        flat = tuple(n if k in self._outside else 1 for k, n in enumerate(shape))
+        wide = xp.expand_(lifted, flat) if lifted.shape != flat else lifted
+        self.rows = xp.reshape_(wide, (shapes.size(flat),))
+        self.count = shapes.size(target[:folded])
+        self.length = shapes.size(target[folded:])
+
+    def rows_of(self, values: Any) -> Any:
+        """Return values of the scatter's shape as [rows, length]."""
+        moved = self._xp.permute_(values, (*self._outside, *self._inside))
+        return self._xp.reshape_(moved, (self.rows.shape[0], self.length))
 
 
 def _rows_back(xp: Any, g: Any, _out: Any, values: Any, rows: Any, _n: int) -> Any:
@@ -164,6 +186,7 @@ def _rows_reference(values: Any, rows: Any, n: int) -> Any:
     vjp=(_rows_back, None),
     jvp=(lambda xp, t, out, values, rows, n: xp.scatter_rows_(t, rows, n), None),
     verb="scatter into",
+    complex="parts",
 )
 def scatter_rows_(xp: Any, values: Any, rows: Any, n: Any, /) -> Any:
     """Zeros of n rows, with values [k, m] added at row numbers [k], which count from the end if negative."""

@@ -14,7 +14,8 @@ from polygrad.errors import DTypeError, ShapeError
 from polygrad.ops.internal import cast
 from polygrad.ops.table import composite
 
-ALL = "bool int float"
+ALL = "bool int float complex"
+REAL = "bool int float"
 
 
 def wide(xp: Any, x: Any) -> Any:
@@ -27,7 +28,7 @@ def floating(xp: Any, name: str, x: Any) -> Any:
     kind = dtypes.KINDS[x.dtype]
     if kind == "bool":
         raise DTypeError(f"cannot apply {name} to bool: it takes int or float dtypes; cast with .astype(...)")
-    return x if kind == "float" else cast(xp, x, dtypes.float64)
+    return x if kind in ("float", "complex") else cast(xp, x, dtypes.float64)
 
 
 def without(x: Any, axes: shapes.Shape) -> shapes.Shape:
@@ -57,16 +58,16 @@ def _is_empty(x: Any, axes: shapes.Shape) -> bool:
     return 0 in [x.shape[k] for k in axes]
 
 
-def _accumulator(dtype: dtypes.DType) -> dtypes.DType:
+def accumulator(dtype: dtypes.DType) -> dtypes.DType:
     """Return the dtype of a sum of *dtype*: integers grow to 64 bits of their signedness, bool to int64."""
     if dtype in dtypes.UNSIGNED:
         return dtypes.uint64
-    return dtype if dtype in dtypes.FLOATS else dtypes.int64
+    return dtype if dtype in dtypes.DIFFERENTIABLE else dtypes.int64
 
 
 def _accumulate(xp: Any, x: Any, axis: Any, dtype: Any, keepdims: bool, name: str, identity: int) -> Any:
     axes = shapes.axes("multiply up" if name == "prod_" else "sum", axis, x.ndim)
-    wanted = _accumulator(x.dtype) if dtype is None else dtypes.as_dtype(dtype)
+    wanted = accumulator(x.dtype) if dtype is None else dtypes.as_dtype(dtype)
     if wanted is dtypes.bool_:
         raise DTypeError("cannot sum in bool: ask for an int or float dtype, or use any and all")
     x = cast(xp, x, wanted)
@@ -140,7 +141,7 @@ def _extreme(xp: Any, x: Any, axis: Any, keepdims: bool, name: str) -> Any:
 @composite(
     reference=lambda np, x, axis=None, keepdims=False: np.max(x, axis=axis, keepdims=keepdims),
     samples=over_axes(empty=False),
-    dtypes=ALL,
+    dtypes=REAL,
 )
 def max(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:
     """The maximum over axes; NaN wins. Equal maxima share the gradient."""
@@ -150,7 +151,7 @@ def max(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:
 @composite(
     reference=lambda np, x, axis=None, keepdims=False: np.min(x, axis=axis, keepdims=keepdims),
     samples=over_axes(empty=False),
-    dtypes=ALL,
+    dtypes=REAL,
 )
 def min(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:
     """The minimum over axes; NaN wins. Equal minima share the gradient."""
@@ -194,7 +195,7 @@ def _count(x: Any, axes: shapes.Shape) -> int:
 @composite(
     reference=lambda np, x, axis=None, keepdims=False: np.mean(x, axis=axis, keepdims=keepdims),
     samples=over_axes(empty=False),
-    dtypes="int float",
+    dtypes="int float complex",
 )
 def mean(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:
     """The arithmetic mean over axes; of integers, in float64. NaN over an empty axis."""

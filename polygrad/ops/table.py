@@ -13,6 +13,12 @@ composite     written over the namespace `xp` of ops; its `reference` is indepen
 Derivatives. `vjp` holds for each operand a rule ``(xp, g, out, *operands, **attrs) -> gradient``, or None where the
 derivative is zero or does not exist; the sweep sums a gradient over broadcast axes itself. `jvp` holds for each operand
 ``(xp, t, out, *operands, **attrs) -> tangent``. For an elementwise op the Jacobian is diagonal, so one rule is both.
+
+Complex operands are pairs of real nodes. `complex` says what an op makes of them: "parts", the same op on the real and
+on the imaginary parts; a function ``(xp, *operands, **attrs)``, which is called in its place when an operand is
+complex; None, they are refused. A composite without a function is called as it is if its dtypes name "complex". `slopes`
+holds for each operand of an analytic function its complex derivative ``(xp, *operands) -> node``; without it the
+derivative of such a function is that of the real ops which it is recorded as.
 """
 
 import inspect
@@ -29,9 +35,11 @@ class Op:
     """One row of the table; compared and hashed by identity, so that it is a cheap part of keys."""
 
     __slots__ = (
+        "batch",
         "body",
         "call",
         "compares",
+        "complex",
         "dtypes",
         "fallback",
         "infer",
@@ -47,9 +55,11 @@ class Op:
         "results",
         "samples",
         "second",
+        "slopes",
         "tolerance",
         "verb",
         "vjp",
+        "where",
     )
 
     def __init__(self, name: str, kind: str, body: Callable[..., Any], **facts: Any) -> None:
@@ -64,14 +74,20 @@ class Op:
         self.infer: Callable[..., Any] | None = facts.get("infer")
         self.vjp: tuple[Rule | None, ...] | None = facts.get("vjp")
         self.jvp: tuple[Rule | None, ...] | None = facts.get("jvp")
+        self.batch: Rule | None = facts.get("batch")  # where the rule of its kind (`batching.py`) does not do
         self.reference: Callable[..., Any] = facts.get("reference") or body
         self.samples: Samples | None = facts.get("samples")
         self.dtypes: str = facts.get("dtypes", "") or self.kinds
+        self.complex: Callable[..., Any] | str | None = facts.get("complex")
+        if self.complex is not None and "complex" not in self.dtypes:
+            self.dtypes = f"{self.dtypes} complex"
+        self.slopes: tuple[Rule, ...] | None = facts.get("slopes")
         self.call: str = facts.get("call", "")  # of a library op: what the driver calls it
         self.results: Callable[..., Any] | None = facts.get("results")
         self.params: Callable[..., dict[str, Any]] | None = facts.get("params")
         self.fallback: Callable[..., Any] | None = facts.get("fallback")
         self.public: bool = facts.get("public", True)
+        self.where: str = facts.get("where", "main")  # the namespaces that show it: main, linalg, fft, or several
         self.second: bool = facts.get("second", True)  # gradgradcheck applies
         # A factor on the test's own; the reason stands beside the declaration.
         self.tolerance: float = facts.get("tolerance", 1.0)
@@ -117,6 +133,8 @@ def elementwise(
     domain: Any = (-2.0, 2.0),
     second: bool = True,
     tolerance: float = 1.0,
+    complex: Callable[..., Any] | str | None = None,
+    slopes: tuple[Rule, ...] | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare an op of one IR instruction, or of the few that ``lower(builder, *values)`` emits.
 
@@ -144,6 +162,8 @@ def elementwise(
                 samples=lambda draw: draw.elementwise(pairs),
                 second=second,
                 tolerance=tolerance,
+                complex=complex,
+                slopes=slopes,
             )
         )
 
@@ -160,8 +180,13 @@ def primitive(
     verb: str = "",
     kinds: str = "bool int float",
     instr: str = "",
+    batch: Rule | None = None,
+    complex: Callable[..., Any] | str | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
-    """Declare a node that the schedule knows by *kind*. `infer(*avals, **attrs)` returns shape and dtype, or raises."""
+    """Declare a node that the schedule knows by *kind*. `infer(*avals, **attrs)` returns shape and dtype, or raises.
+
+    *batch* says how `vmap` reads it, where the rule of its kind in `batching.py` does not do.
+    """
 
     def declare(body: Callable[..., Any]) -> Op:
         return _declare(
@@ -176,7 +201,9 @@ def primitive(
                 verb=verb,
                 kinds=kinds,
                 instr=instr,
+                batch=batch,
                 public=False,
+                complex=complex,
             )
         )
 
@@ -251,8 +278,11 @@ def composite(
     second: bool = True,
     tolerance: float = 1.0,
     differentiable: bool = True,
+    complex: Callable[..., Any] | None = None,
+    slopes: tuple[Rule, ...] | None = None,
+    where: str = "main",
 ) -> Callable[[Callable[..., Any]], Op]:
-    """Declare an op written over `xp`.
+    """Declare an op written over `xp`, shown in the namespaces that *where* names: main, linalg, fft, or several.
 
     *reference* takes the same arguments as NumPy arrays; it is None only where a test by hand exists.
     """
@@ -269,6 +299,9 @@ def composite(
                 second=second,
                 tolerance=tolerance,
                 vjp=(body,) if differentiable else None,
+                complex=complex,
+                slopes=slopes,
+                where=where,
             )
         )
 

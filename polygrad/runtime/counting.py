@@ -19,16 +19,17 @@ class Counts:
 
     def __init__(self) -> None:
         self._start = self._now()
-        self._end: tuple[int, int, int, int] | None = None
+        self._end: tuple[int, int, int, int, int] | None = None
 
     @staticmethod
-    def _now() -> tuple[int, int, int, int]:
+    def _now() -> tuple[int, int, int, int, int]:
         found = states()
         return (
             sum(s.fused for s in found),
             sum(s.ops for s in found),
             counters.builds(),
             sum(s.pool.allocations for s in found),
+            sum(s.fallbacks for s in found),
         )
 
     def stop(self) -> None:
@@ -62,6 +63,11 @@ class Counts:
     def allocations(self) -> int:
         """Blocks that pools have asked drivers for."""
         return self._count(3)
+
+    @property
+    def fallbacks(self) -> int:
+        """Calls of library ops that the host's device has run for a device without them."""
+        return self._count(4)
 
     def __repr__(self) -> str:
         return (

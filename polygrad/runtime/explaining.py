@@ -4,10 +4,14 @@ Here: `explain_nodes`.
 Not here: times (the tracer) and counts (`counting.py`).
 """
 
+from polygrad import shapes
 from polygrad.driver.ir import ITEMSIZE
 from polygrad.driver.show import show
-from polygrad.graph.node import Node
+from polygrad.graph.node import RECORDING, Node, apply
+from polygrad.ops.elementwise import astype
 from polygrad.runtime.devices import state
+from polygrad.runtime.memory import Storage
+from polygrad.runtime.realize import strided
 from polygrad.runtime.structure import Structure
 from polygrad.schedule import Fused, Library, plan
 
@@ -20,13 +24,42 @@ def explain_nodes(nodes: list[Node]) -> str:
     lines: list[str] = []
     for device in dict.fromkeys(n.device for n in pending):
         assert device is not None  # noqa: S101  arrays always have a device
-        asked = [n for n in pending if n.device == device]
-        graph = Structure(asked)
-        made = plan(graph.order, list(graph.leaves), asked, graph.offered(), graph.retained(), state(device).info)
-        lines.append(f"{device}: {len(made.steps)} launches" if len(made.steps) != 1 else f"{device}: 1 launch")
-        for k, step in enumerate(made.steps, 1):
+        steps = _steps(device, [n for n in pending if n.device == device])
+        lines.append(f"{device}: {len(steps)} launches" if len(steps) != 1 else f"{device}: 1 launch")
+        for k, step in enumerate(steps, 1):
             lines.append(f"{k}. " + (_fused(step) if isinstance(step, Fused) else _library(step)))
     return "\n".join(lines)
+
+
+def _steps(device: str, asked: list[Node]) -> list[Fused | Library]:
+    """Return the launches that `realize` would make, the copies that it makes of strided memory among them."""
+    found = state(device)
+    with found.lock:  # so that nobody sees the layouts that are borrowed below
+        copied = strided(Structure(asked).order)  # a list that is kept would count as holding every node
+        steps = [step for p in copied for step in _planned(device, [_copy(p)])]
+        before = [p.storage for p in copied]
+        try:
+            for p, storage in zip(copied, before, strict=True):
+                p.storage = Storage(storage.buffer, 0, shapes.strides(p.aval.shape), True)
+            return steps + _planned(device, asked)
+        finally:
+            for p, storage in zip(copied, before, strict=True):
+                p.storage = storage
+
+
+def _copy(node: Node) -> Node:
+    """Return a node that is a copy of *node*, as `transfer.contiguous` makes it."""
+    before, RECORDING.enabled = RECORDING.enabled, False
+    try:
+        return apply(astype, (node,), (node.dtype,))
+    finally:
+        RECORDING.enabled = before
+
+
+def _planned(device: str, asked: list[Node]) -> list[Fused | Library]:
+    graph = Structure(asked)
+    made = plan(graph.order, list(graph.leaves), asked, graph.offered(), graph.retained(), state(device).info, graph.claims())
+    return list(made.steps)
 
 
 def _fused(step: Fused) -> str:

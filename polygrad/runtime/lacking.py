@@ -10,7 +10,7 @@ import os
 import warnings
 from typing import Any
 
-from polygrad.errors import UnsupportedOp
+from polygrad.errors import FallbackWarning, UnsupportedOp
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node
 from polygrad.runtime.devices import State, state
@@ -18,10 +18,6 @@ from polygrad.runtime.devices import State, state
 HOST = "cpu:0"
 MODES = ("warn", "error", "allow")
 _warned: set[tuple[str, str]] = set()
-
-
-class FallbackWarning(UserWarning):
-    """An op ran on the host device because the array's own device lacks it."""
 
 
 def stand_in(found: State, node: Node) -> None:

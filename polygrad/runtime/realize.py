@@ -10,8 +10,8 @@ from typing import Any
 
 from polygrad import shapes
 from polygrad.driver.types import Ref
-from polygrad.errors import DTypeError
-from polygrad.graph.node import Node
+from polygrad.errors import CaptureError, DTypeError
+from polygrad.graph.node import Node, Pair, describe, parts
 from polygrad.runtime.devices import State, check_alive, reopened, state, states
 from polygrad.runtime.memory import Buffer, Storage, size_class
 from polygrad.runtime.structure import Structure, active_mask
@@ -33,6 +33,10 @@ def realize(nodes: Iterable[Node]) -> None:
     pending = [n for n in nodes if n.storage is None]
     if not pending:
         return
+    for n in pending:
+        if type(n) is Pair:  # it has no memory of its own: its parts have
+            pending = list(dict.fromkeys(p for n in pending for p in parts(n) if p.storage is None))
+            break
     if len(states()) > 1:
         _settle_transfers(pending)
     for name in dict.fromkeys(n.device for n in pending):
@@ -72,7 +76,7 @@ def _realize_on(found: State, asked: list[Node]) -> Node | None:
         program = found.plans.get(graph.key)
     if program is None:
         _check_dtypes(found, graph.order)
-        made = plan(graph.order, leaves, asked, graph.offered(), graph.retained(), found.info)
+        made = plan(graph.order, leaves, asked, graph.offered(), graph.retained(), found.info, graph.claims())
         program = Program(found, made, graph.order)
         if len(found.plans) >= PLAN_LIMIT:
             found.plans.pop(next(iter(found.plans)), None)
@@ -82,13 +86,21 @@ def _realize_on(found: State, asked: list[Node]) -> Node | None:
 
 
 def _straighten(order: list[Node]) -> bool:
-    """Give strided operands contiguous memory where strides do not do; return whether there was one.
+    """Give strided operands contiguous memory where strides do not do; return whether there was one."""
+    from polygrad.runtime.transfer import contiguous  # noqa: PLC0415  the two modules need each other
+
+    found = strided(order)
+    for p in found:
+        p.storage = contiguous(p).storage
+    return bool(found)
+
+
+def strided(order: list[Node]) -> list[Node]:
+    """Return the realized operands whose strides do not do: each is copied before *order* is planned.
 
     Scatters read in C order; so do reshapes whose axes do not nest in those of the operand.
     """
-    from polygrad.runtime.transfer import contiguous  # noqa: PLC0415  the two modules need each other
-
-    found = False
+    found: dict[Node, None] = {}
     for n in order:
         kind = n.spec.op.kind
         if kind not in PACKED and kind != "reshape":
@@ -96,9 +108,8 @@ def _straighten(order: list[Node]) -> bool:
         for p in n.parents:
             if p.storage is None or p.storage.contiguous or (kind == "reshape" and nests(n.aval.shape, p.aval.shape)):
                 continue
-            p.storage = contiguous(p).storage
-            found = True
-    return found
+            found[p] = None
+    return list(found)
 
 
 def _settle_transfers(pending: list[Node]) -> None:
@@ -128,6 +139,11 @@ def _transfer(node: Node) -> None:
 def _check_dtypes(found: State, order: list[Node]) -> None:
     have = found.info.dtypes
     for n in order:
+        if n.spec.op.kind == "placeholder":
+            raise CaptureError(
+                f"cannot look at a value that pg.vmap maps over: {describe(n)} stands for all examples at once; choose "
+                "by pg.where(...), or look at it outside of the mapped function"
+            )
         name = n.aval.dtype.name
         if name not in have and n.spec.op.kind != "scalar":
             raise DTypeError(
@@ -161,6 +177,10 @@ class Program:
         for k, n in enumerate(leaves):
             buffers[k] = n.storage.buffer
         moved = any(n.storage.offset for n in leaves)
+        if made.taken:  # an array is overwritten: from here on nothing may go wrong
+            for planned in made.steps:
+                for slot, nbytes in planned.allocate:
+                    buffers[slot] = found.pool.allocate(nbytes)
         for step in self.steps:
             step(buffers, order, leaves, moved)
         found.fused += self.fused
@@ -173,6 +193,8 @@ class Program:
             n.storage = Storage(
                 buffers[operand.slot], offset, operand.strides, operand.strides == shapes.strides(n.aval.shape)
             )
+        for slot in made.taken:
+            leaves[slot].storage = None
         for at, _ in (*made.results, *made.views):
             release(order[at])
 
@@ -188,7 +210,8 @@ class Program:
 
         def run(buffers: list[Any], order: list[Node], leaves: list[Node], moved: bool) -> None:
             for slot, size, nbytes in makes:
-                buffers[slot] = take(size, nbytes)
+                if buffers[slot] is None:
+                    buffers[slot] = take(size, nbytes)
             here = self._offset(step, leaves) if moved and step.offsets else ints
             values = [order[k].value for k in scalars]
             if step.status < 0:
@@ -221,10 +244,11 @@ class Program:
 
         def run(buffers: list[Any], order: list[Node], leaves: list[Node], _moved: bool) -> None:
             for slot, nbytes in step.allocate:
-                buffers[slot] = allocate(nbytes)
+                if buffers[slot] is None:
+                    buffers[slot] = allocate(nbytes)
             attrs: dict[str, Any] = {name: order[k].value for name, k in step.scalars}
             attrs.update(step.params)
-            if step.op == "scatter_add":
+            if step.op in ("scatter_add", "scatter_reduce"):
                 node = order[step.traced]
                 attrs["status"] = self.state.status()
                 attrs["tag"] = self.state.tag({0: ("scatter", node.aval.shape[:1], node.trace)})

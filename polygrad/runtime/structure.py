@@ -9,10 +9,13 @@ from operator import attrgetter
 from typing import Any
 
 from polygrad.graph.node import Node, Siblings, scalar
+from polygrad.runtime.claims import calibrate, find_claims
+from polygrad.runtime.memory import Buffer, Storage
 
 ALWAYS = 1  # the mask bit of requires_grad, whose recording never ends
 _active = [ALWAYS]  # bits of the recordings that are in progress
-KEEPING = frozenset({"reduce", "matmul", "scatter", "random", "gather", "library"})  # costly: worth a store if somebody holds them
+# Costly: worth a store if somebody holds them.
+KEEPING = frozenset({"reduce", "matmul", "scatter", "random", "gather", "library", "put"})
 _number = attrgetter("number")
 _ASKED, _TRACKED = 4, 1  # bits of a node's flag
 
@@ -42,7 +45,7 @@ class Structure:
         Equal keys mean equal plans.
     """
 
-    __slots__ = ("_flags", "_held", "calls", "key", "leaves", "order")
+    __slots__ = ("_flags", "_held", "calls", "claimed", "key", "leaves", "order")
 
     def __init__(self, asked: list[Node]) -> None:
         self.order = _pending(asked)
@@ -50,9 +53,11 @@ class Structure:
         self.calls: list[Node] = []
         words, uses, costly, self._flags = self._words(set(asked))
         self._held = [k for k in costly if sys.getrefcount(self.order[k]) > _BASELINE + uses[k]]
+        # Writes that may take over memory, by position in the order, and the last write of each row of them.
+        self.claimed = find_claims(self.order, uses, self._flags, _BASELINE, _active[0])
         layouts = [0 if p.storage.contiguous else p.storage.strides for p in self.leaves]
         avals = tuple([p.aval.ident for p in self.leaves])
-        self.key: tuple[Any, ...] = (tuple(words), tuple(self._held), avals, *layouts)
+        self.key: tuple[Any, ...] = (tuple(words), tuple(self._held), tuple(self.claimed.items()), avals, *layouts)
 
     def _words(self, goal: set[Node]) -> tuple[list[int], list[int], list[int], list[int]]:
         """Return the graph as ints, how often each node is an operand, the costly nodes, and a flag for each node."""
@@ -67,8 +72,8 @@ class Structure:
             flag = _ASKED if n in goal else 0
             if n.mask & mask and not n.spent:
                 flag |= _TRACKED
-            elif not flag and spec.op.kind in KEEPING:
-                costly.append(k)
+            if spec.op.kind in KEEPING and (not flag or (spec.op.kind == "put" and flag == _TRACKED)):
+                costly.append(k)  # a recording does not need the value of a put
             flags.append(flag)
             words.append(spec.sig * 8 + flag)
             for p in n.parents:
@@ -88,11 +93,18 @@ class Structure:
 
     def retained(self) -> set[Node]:
         """Return the nodes that a recording needs: if they must be in memory on the way, they stay there."""
-        return {n for n, flag in zip(self.order, self._flags, strict=True) if flag & _TRACKED}
+        return {
+            n for n, flag in zip(self.order, self._flags, strict=True) if flag & _TRACKED and n.spec.op.kind != "put"
+        }
 
     def offered(self) -> set[Node]:
         """Return the costly nodes that somebody holds or a recording needs: stored if a kernel has them anyway."""
         return {n for n in self.retained() if n.spec.op.kind in KEEPING} | {self.order[k] for k in self._held}
+
+
+    def claims(self) -> dict[Node, Node]:
+        """Return the writes that may take over the memory of the array they write into; see `claims.py`."""
+        return {self.order[k]: self.order[end] for k, end in self.claimed.items()}
 
 
 def _pending(asked: list[Node]) -> list[Node]:
@@ -120,7 +132,14 @@ def _calibrate() -> int:
 
     consumer = apply(negative, (scalar(0.0, dtypes.float64),))
     found = Structure([consumer])
-    return sys.getrefcount(found.order[0]) - 1
+    baseline = sys.getrefcount(found.order[0]) - 1
+    leaf = apply(negative, (scalar(0.0, dtypes.float64),))
+    leaf.storage = Storage(Buffer(None, None, 0, leaf), 0, (), True)  # type: ignore[arg-type]  # of no pool
+    consumer = apply(negative, (leaf,))
+    del leaf
+    found = Structure([consumer])
+    calibrate(found.order)
+    return baseline
 
 
 _BASELINE = _calibrate()

@@ -128,6 +128,8 @@ class Emitter:
             return body.iota([(self.position[a], c) for a, c in flat.terms], flat.const, dtype)
         if how == "pad":
             return self._pad(demand)
+        if how == "put":
+            return self._put(demand)
         if how in ("gather", "check"):
             return self._gather(demand) if how == "gather" else self._check(demand)
         args = [self.value(a) for a in demand.args]
@@ -205,16 +207,27 @@ class Emitter:
         fill = self.body.const(_literal(demand.node.spec.attrs[2], name(demand.node.dtype)), name(demand.node.dtype))
         if not demand.args:
             return fill
+        value, inside = self.value(demand.args[0]), self._inside(demand.extra)
+        return value if inside is None else self.body.where(inside, value, fill)
+
+    def _put(self, demand: Demand) -> int:
+        old = self.value(demand.args[0])
+        if demand.extra is None:
+            return old
+        value, inside = self.value(demand.args[1]), self._inside(demand.extra)
+        return value if inside is None else self.body.where(inside, value, old)
+
+    def _inside(self, conditions: list[tuple[Axis, int, int]]) -> int | None:
+        """Return whether axes are in their ranges; None if there are no conditions."""
         inside: int | None = None
-        value = self.value(demand.args[0])
-        for axis, low, high in demand.extra:
+        for axis, low, high in conditions:
             index = self.body.iota([(self.position[axis], 1)], 0, "int64")
             for bound, test in ((low, low > 0), (high, high < axis.extent)):
                 if test:
                     limit = self.body.const(bound, "int64")
                     check = self.body("less", index, limit) if bound is high else self.body("less_equal", limit, index)
                     inside = check if inside is None else self.body("bitwise_and", inside, check)
-        return value if inside is None else self.body.where(inside, value, fill)
+        return inside
 
     def _buffer(self, node: Any, dtype: str) -> int:
         for k, have in enumerate(self.buffers):
@@ -294,7 +307,10 @@ class Emitter:
         return value
 
     def _store_view(self, node: Node, demand: Demand) -> int:
-        flat = address(settle_map(demand.index), shapes.strides(node.aval.shape))
+        strides, offset = shapes.strides(node.aval.shape), 0
+        if node is self.group.target:
+            strides, offset = block_of(node)
+        flat = address(settle_map(demand.index), strides, offset)
         classes, dynamic = self._strides(flat)
         dtype = name(node.dtype)
         return self._view(View(self._buffer(node, dtype), dtype, classes), [flat.const, *dynamic], node)
@@ -317,6 +333,15 @@ class Emitter:
         self.partials[buffer] = (node, parts * size)
         ints = [0, *[s for s in steps if s not in (0, 1)], parts, size]
         return self._view(View(buffer, dtype, classes, partial=True), ints, None)
+
+
+def block_of(node: Node) -> tuple[tuple[int, ...], int]:
+    """Return the strides of the block that a put writes, and its offset, in the memory of the whole array."""
+    starts, steps, _ = node.spec.attrs
+    strides = shapes.strides(node.aval.shape)
+    return tuple(s * t for s, t in zip(strides, steps, strict=True)), sum(
+        b * s for b, s in zip(starts, strides, strict=True)
+    )
 
 
 def accumulator(node: Node) -> Any:

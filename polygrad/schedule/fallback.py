@@ -1,13 +1,14 @@
 """Library ops for devices that do not have them, as fused kernels on the same device.
 
-Here: matmul as multiply and sum, random bits as integer arithmetic, scatter-add as a masked sum. Slow, right, and never
-on the host.
+Here: matmul as multiply and sum, random bits as integer arithmetic, scatters as masked reductions. Slow, right, and
+never on the host.
 Not here: the fast versions, which are the drivers' own.
 """
 
 from polygrad import shapes
 from polygrad.driver.ir import Instr, Kernel, Store, View
 from polygrad.graph.node import Node
+from polygrad.ops.placing import identity_of
 from polygrad.schedule.body import Body, name
 from polygrad.schedule.emit import STATUS, FusedLaunch
 from polygrad.schedule.views import View as Operand
@@ -129,6 +130,7 @@ def _scatter(node: Node, operands: list[Operand]) -> FusedLaunch:
     n, m = node.aval.shape
     k = rows.aval.size
     dtype = name(node.dtype)
+    mode = node.spec.attrs[1] if len(node.spec.attrs) > 1 else "sum"
     body = Body()
     views: list[tuple[View, list[int], Node | None]] = [
         (View(0, "int64", (0, 0, 1)), [orow], rows),
@@ -145,7 +147,9 @@ def _scatter(node: Node, operands: list[Operand]) -> FusedLaunch:
     value = body.cast(value, "float32") if stored else value
     wrapped = body.where(body("less", row, body.const(0, "int64")), body("add", row, body.const(n, "int64")), row)
     here = body("equal", wrapped, body.add(Instr("iota", "int64", (), 0)))
-    zero = body.const(0.0 if "float" in dtype else 0, body.dtype(value))
-    total = body.cast(body.reduce("sum", body.where(here, value, zero)), dtype)
+    nothing = 0 if mode == "sum" else identity_of(mode, node.dtype)
+    rest = body.const(float(nothing) if "float" in dtype else int(nothing), body.dtype(value))
+    kind = "prod" if mode == "multiply" else mode
+    total = body.cast(body.reduce(kind, body.where(here, value, rest)), dtype)
     views.append((View(2, dtype, (None, 1, 0)), [0, m], None))
     return _launch(node, body, (n, m, k), 1, views, total, [rows, values, node], status=True, traced={checked: node})

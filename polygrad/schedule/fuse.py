@@ -19,6 +19,7 @@ from polygrad.schedule.body import instructions
 from polygrad.schedule.group import Demand, Group
 from polygrad.schedule.index import ZERO, variable
 from polygrad.schedule.views import MOVEMENT, View, contiguous, view_of
+from polygrad.schedule.writes import Writes, reads_elsewhere
 
 LIBRARY = {"matmul", "random", "scatter", "library"}
 PACKED = {"scatter", "library"}  # library ops whose operands are in C order
@@ -31,7 +32,7 @@ JOIN_WINDOW = 32  # kernels looked at when a seed asks for company
 class Step:
     """A kernel (`group`) or a library op (`node`) of the plan, with the nodes that it reads and those that it makes."""
 
-    __slots__ = ("finish", "group", "inputs", "node", "operands", "outputs")
+    __slots__ = ("after", "copies", "finish", "group", "inputs", "node", "operands", "outputs", "write")
 
     def __init__(self, group: Group | None, node: Node | None) -> None:
         self.group = group
@@ -40,13 +41,22 @@ class Step:
         self.outputs: list[Node] = []
         self.finish: list[Node] = []
         self.operands: list[View] = []  # of a library op
+        self.write: Node | None = None  # the written array whose block this kernel stores
+        self.copies = False  # the old array stays, so that it is copied before
+        self.after: list[Step] = []  # what must have read the old array by then
 
 
 class Fusion:
     """Turns unrealized nodes into an ordered list of steps."""
 
     def __init__(
-        self, order: list[Node], wanted: Iterable[Node], offered: Iterable[Node], info: DeviceInfo, sharing: bool = True
+        self,
+        order: list[Node],
+        wanted: Iterable[Node],
+        offered: Iterable[Node],
+        info: DeviceInfo,
+        sharing: bool = True,
+        writes: Writes | None = None,
     ) -> None:
         self.info = info
         self.sharing = sharing  # whether kernels may make more than their seed; off when a plan has turned out circular
@@ -56,6 +66,8 @@ class Fusion:
         self.steps: list[Step] = []
         self.order = order
         self.consumers = _consumers(order)
+        self.writes = writes or Writes()
+        self._apart = self.writes.apart(order)
         self._missing = SCALAR_OPS.keys() - info.scalar_ops
         self._cost = self._costs()
         self._late = self._lateness()
@@ -72,6 +84,7 @@ class Fusion:
             if node not in self.produced and not (self.sharing and self._as_partial(node)):
                 self._start(node)
             self._drain()
+        self.writes.settle(self.steps, self.produced)
         return self._sorted()
 
     def want(self, node: Node) -> None:
@@ -155,9 +168,12 @@ class Fusion:
     def _alone(self, node: Node) -> bool:
         """Whether a node has launches of its own: library ops, and products if the device lacks that reduction."""
         op = node.spec.op
-        return op.kind in LIBRARY or (op.kind == "reduce" and op.instr == "prod" and "prod" not in self.info.reductions)
+        return op.kind in LIBRARY or node in self._apart or (op.kind == "reduce" and op.instr == "prod" and "prod" not in self.info.reductions)
 
     def _start(self, node: Node) -> None:
+        if node in self._apart:
+            self._write(node)
+            return
         if self._alone(node):
             self._library(node)
             return
@@ -200,6 +216,28 @@ class Fusion:
         step.outputs = self._results(node)
         for n in step.outputs:
             self.produced[n] = step
+        self.steps.append(step)
+
+    def _write(self, node: Node) -> None:
+        """Start the kernel that computes what is written into an array and stores it in the block where it goes."""
+        root, value = node.parents
+        group = Group(value)
+        group.seed = group.target = node
+        group.members.add(node)
+        demand = group.need(value, group.index)
+        self._grow(group)
+        if reads_elsewhere(group, demand):  # the block may lie in the memory that is read
+            group = Group(value)
+            group.seed = group.target = node
+            demand = Demand(value, group.index, ())
+            group.demands.append(demand)
+            group.load_at(demand, value, None)
+        group.stores[node] = demand
+        step = Step(group, None)
+        step.write = node
+        self._record(step, node)
+        self.want(root)
+        step.inputs = [*dict.fromkeys([*step.inputs, root])]
         self.steps.append(step)
 
     def _results(self, node: Node) -> list[Node]:
@@ -294,6 +332,8 @@ class Fusion:
             group = step.group
             if group is None or group.partials or group.seed.aval.shape != node.aval.shape or group.row_seed:
                 continue
+            if group.target is not None:
+                continue
             if self._try(step, node):
                 return True
         return False
@@ -305,6 +345,8 @@ class Fusion:
         for step in reversed(self.steps[-JOIN_WINDOW:]):
             group = step.group
             if group is None or group.partials or group.seed.aval.shape != node.aval.shape or not group.row_seed:
+                continue
+            if group.target is not None:
                 continue
             seed = group.seed
             if seed.spec.op.kind == "reduce" and seed.parents[0].aval.shape != node.parents[0].aval.shape:
@@ -362,7 +404,9 @@ class Fusion:
         tail = [n for k, n in enumerate(shape) if k not in over and n > 1]
         for step in reversed(self.steps):
             group = step.group
-            if group is None or group.row_seed or [a.extent for a in group.axes] != [*lead, *tail]:
+            if group is None or group.target is not None:
+                continue
+            if group.row_seed or [a.extent for a in group.axes] != [*lead, *tail]:
                 continue
             if self._try_partial(step, node, source, len(lead)):
                 return True
@@ -407,6 +451,7 @@ class Fusion:
             waiting = [
                 s for n in step.inputs if n.storage is None and id(s := self.produced[n]) not in done and s is not step
             ]
+            waiting += [s for s in step.after if id(s) not in done]
             if waiting:
                 state[id(step)] = state.get(id(step), 0) + 1
                 if state[id(step)] > len(self.steps) + 1:

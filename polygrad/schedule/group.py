@@ -44,7 +44,7 @@ class Demand:
         self.node = node
         self.index = index
         self.windows = windows
-        self.how = ""  # op, load, scalar, iota, gather, check, pad, reduce, alias
+        self.how = ""  # op, load, scalar, iota, gather, check, pad, put, reduce, alias
         self.args: list[Demand] = []
         self.extra: Any = None
         self.same: Demand | None = None
@@ -63,6 +63,7 @@ class Group:
         self.inputs: dict[Node, None] = {}  # nodes that must be in memory before this kernel runs
         self.stores: dict[Node, Demand] = {}
         self.partials: list[tuple[Node, Demand]] = []
+        self.target: Node | None = None  # a written array: this kernel stores its block alone
         self._waiting: list[tuple[int, int, Demand]] = []
         self._known: dict[Any, Demand] = {}
         self._count = 0
@@ -160,6 +161,8 @@ class Group:
                 self._load(demand)
         elif kind == "gather":
             self._gather(demand)
+        elif kind == "put":
+            self._put(demand)
         elif kind == "check":
             self._check(demand)
         else:
@@ -237,45 +240,67 @@ class Group:
         demand.args = [self.need(demand.node.parents[0], (*index[:lead], *moved), demand.windows)]
 
     def _pad(self, demand: Demand) -> None:
-        before, after, _fill = demand.node.spec.attrs
-        parent = demand.node.parents[0]
+        before, _after, _fill = demand.node.spec.attrs
+        found = self._within(demand, before, demand.node.parents[0].aval.shape)
+        if found is None:
+            self._load(demand)
+            return
+        index, windows, conditions = found
+        demand.how, demand.extra = "pad", conditions
+        if conditions is not None:
+            demand.args = [self.need(demand.node.parents[0], index, windows)]
+
+    def _put(self, demand: Demand) -> None:
+        """Compute a written array at each place: the value inside of the block, the old array outside."""
+        starts, _steps, sizes = demand.node.spec.attrs
+        root, value = demand.node.parents
+        found = self._within(demand, starts, sizes)
+        if found is None:
+            self._load(demand)
+            return
+        index, windows, conditions = found
+        demand.how, demand.extra = "put", conditions
+        demand.args = [self.need(root, demand.index, demand.windows)]
+        if conditions is not None:
+            demand.args.append(self.need(value, index, windows))
+
+    def _within(self, demand: Demand, starts: Any, sizes: Any) -> tuple[Map, Windows, Any] | None:
+        """Return the map of a block that lies at *starts* in the node demanded, and where the block is not left.
+
+        That is windows for loads, and conditions (axis, low, high), None if it is left everywhere. None if the kernel's
+        axes do not tell.
+        """
         index, windows, conditions = list(demand.index), list(demand.windows), []
-        for k, (b, a) in enumerate(zip(before, after, strict=True)):
-            if not b and not a:
+        for k, (start, n) in enumerate(zip(starts, sizes, strict=True)):
+            if not start and n == demand.node.aval.shape[k]:
                 continue
-            expr = combine(-b, [(demand.index[k], 1)])
-            n = parent.aval.shape[k]
+            expr = combine(-start, [(demand.index[k], 1)])
             if len(expr.terms) > 1:
-                self._load(demand)
-                return
+                return None
+            index[k] = expr
             if not expr.terms:
                 if not 0 <= expr.const < n:
-                    demand.how, demand.extra = "pad", None  # outside everywhere
-                    return
-                index[k] = expr
+                    return (), (), None
                 continue
             axis, c = expr.terms[0]
             bounds = (-expr.const, n - 1 - expr.const) if c > 0 else (expr.const - n + 1, expr.const)
             low, high = max(0, -(-bounds[0] // abs(c))), min(axis.extent, bounds[1] // abs(c) + 1)
-            index[k] = expr
             if low > 0 or high < axis.extent:
                 if low >= high:
-                    demand.how, demand.extra = "pad", None
-                    return
+                    return (), (), None
                 conditions.append((axis, low, high))
         for axis, low, high in conditions:
-            axis.pinned = True
             old = next((w for w in windows if w[0] is axis), None)
             if old is not None:
                 windows.remove(old)
                 low, high = max(low, old[1]), min(high, old[2])
                 if low >= high:
-                    self._load(demand)
-                    return
+                    return None
             windows.append((axis, low, high))
+        for axis, _, _ in conditions:
+            axis.pinned = True
         windows.sort(key=lambda w: w[0].serial)
-        demand.how, demand.extra = "pad", conditions
-        demand.args = [self.need(parent, tuple(index), tuple(windows))]
+        return tuple(index), tuple(windows), conditions
 
     def _iota(self, demand: Demand) -> None:
         demand.how = "iota"

@@ -19,6 +19,7 @@ from polygrad.schedule.emit import STATUS, Emitter, FusedLaunch, finishing
 from polygrad.schedule.fallback import library_launch
 from polygrad.schedule.fuse import CycleError, Fusion, Step
 from polygrad.schedule.views import View, view_of
+from polygrad.schedule.writes import Writes, copy_launch
 
 
 class Fused(NamedTuple):
@@ -65,10 +66,17 @@ class Plan(NamedTuple):
     slots: int
     results: tuple[tuple[int, int], ...]  # (position in the order, slot)
     views: tuple[tuple[int, Operand], ...]  # (position in the order, view) of what needs no memory of its own
+    taken: tuple[int, ...]  # slots of leaves whose memory a result has taken over
 
 
 def plan(
-    order: list[Node], leaves: list[Node], asked: list[Node], offered: set[Node], retained: set[Node], info: DeviceInfo
+    order: list[Node],
+    leaves: list[Node],
+    asked: list[Node],
+    offered: set[Node],
+    retained: set[Node],
+    info: DeviceInfo,
+    claims: dict[Node, Node] | None = None,
 ) -> Plan:
     """Return how to compute *asked* on a device.
 
@@ -86,13 +94,29 @@ def plan(
         What a recording needs: if it must be in memory on the way, it stays there.
     info : DeviceInfo
         What the device can do.
+    claims : dict of Node to Node
+        Writes that may take over the memory of the array they write into, and the last write of each row of them.
     """
     wanted, views = _resolve(asked)
+    bases = {base for base, *_ in views.values()}
+    writes = Writes(claims, set(wanted) | bases | offered | retained)
     try:
-        steps = Fusion(order, wanted, offered, info).run()
+        steps = Fusion(order, wanted, offered, info, writes=writes).run()
     except CycleError:
-        steps = Fusion(order, wanted, offered, info, sharing=False).run()
-    return _Numbering(order, leaves, info).finish(steps, set(wanted) | offered | retained, views)
+        steps = Fusion(order, wanted, offered, info, sharing=False, writes=writes).run()
+    made = _Numbering(order, leaves, info).finish(steps, writes.kept, views)
+    if made.taken and _much(made, leaves):
+        return plan(order, leaves, asked, offered, retained, info)
+    return made
+
+
+def _much(made: Plan, leaves: list[Node]) -> bool:
+    """Whether a plan that takes memory over allocates much else: it gets all of that before it starts, see `Plan`."""
+    fresh = sum(nbytes for step in made.steps for _, nbytes in step.allocate)
+    return fresh > MUCH * sum(_bytes(leaves[slot]) for slot in made.taken)
+
+
+MUCH = 4
 
 
 def _resolve(asked: list[Node]) -> tuple[list[Node], dict[Node, Any]]:
@@ -111,7 +135,7 @@ def _resolve(asked: list[Node]) -> tuple[list[Node], dict[Node, Any]]:
     for node in [n for n in wanted if n.spec.op.kind == "slice"]:
         found = view_of(node, set(wanted) - {node})
         if found is not None and (
-            found[0].storage is not None or found[0].spec.op.kind in ("matmul", "reduce", "scatter")
+            found[0].storage is not None or found[0].spec.op.kind in ("matmul", "reduce", "scatter", "put")
         ):
             del wanted[node]
             if found[0].storage is None:
@@ -138,6 +162,7 @@ class _Numbering:
         self.base = len(leaves)
         self.next = len(leaves) + len(order)
         self.extra: dict[tuple[Node, int], int] = {}
+        self.same: dict[Node, Node] = {}  # from a written array to the one whose memory it has
 
     def slot(self, node: Any) -> int:
         """Return the slot of a node, or of a buffer of its parts."""
@@ -147,6 +172,8 @@ class _Numbering:
                 found = self.extra[node] = self.next
                 self.next += 1
             return found
+        while node in self.same:
+            node = self.same[node]
         leaf = self.leaves.get(node)
         return leaf if leaf is not None else self.base + self.position[node]
 
@@ -154,6 +181,9 @@ class _Numbering:
         """Return the plan."""
         drafts: list[Any] = []
         made: set[Node] = set()
+        for step in steps:
+            if step.write is not None and not step.copies:
+                self.same[step.write] = step.write.parents[0]
         for step in steps:
             drafts += self._drafts(step)
             made.update(step.outputs)
@@ -167,18 +197,25 @@ class _Numbering:
             (self.position[n], Operand(self.slot(base), offset, shape, strides, base.dtype.name))
             for n, (base, shape, strides, offset) in views.items()
         )
-        return Plan(tuple(finished), self.next, tuple((self.position[n], self.slot(n)) for n in results), operands)
+        taken = tuple(sorted(self.leaves[old] for old in self.same.values() if old in self.leaves))
+        return Plan(tuple(finished), self.next, tuple((self.position[n], self.slot(n)) for n in results), operands, taken)
 
     def _drafts(self, step: Step) -> list[Any]:
         if step.group is None:
             assert step.node is not None  # noqa: S101  a step has one or the other
             return self._library(step)
         launch = Emitter(step.group, self.info).emit()
+        if step.write is not None:
+            return self._write(step, step.write, launch)
         drafts = [self._fused(launch, list(launch.outputs))]
         for group in _by_size(step.finish, launch):
             parts, size = group[0]
             drafts.append(self._fused(finishing(group[1], parts, size, launch), group[1]))
         return drafts
+
+    def _write(self, step: Step, node: Node, launch: FusedLaunch) -> list[Any]:
+        before = [self._fused(copy_launch(node), [node])] if step.copies else []
+        return [*before, self._fused(launch, [n for n in launch.outputs if n is not node])]
 
     def _fused(self, launch: FusedLaunch, outputs: list[Node]) -> tuple[Any, list[tuple[int, int]], list[int]]:
         slots = [-1 if b is STATUS else self.slot(b) for b in launch.buffers]
@@ -202,6 +239,9 @@ class _Numbering:
         if node.spec.op.kind == "library":
             return [self._call(step, node)]
         name = {"matmul": "matmul", "random": "random_bits", "scatter": "scatter_add"}[node.spec.op.kind]
+        mode = node.spec.attrs[1:] if name == "scatter_add" else ()
+        if mode:
+            name = "scatter_reduce"
         if name == "random_bits" and name not in self.info.ops and "uint64" not in self.info.dtypes:
             raise UnsupportedOp(
                 f"{self.info.device} cannot draw random numbers: its driver has neither the op random_bits nor uint64, "
@@ -214,9 +254,10 @@ class _Numbering:
         scalars: tuple[tuple[str, int], ...] = ()
         if name == "random_bits":
             scalars = (("key", self.position[node.parents[0]]), ("counter", self.position[node.parents[1]]))
-        if name == "scatter_add":
+        if name in ("scatter_add", "scatter_reduce"):
             ins.reverse()  # the driver takes row numbers first
-        record = Library(name, (out,), tuple(ins), (), scalars, (), (), self.position[node])
+        params = (("mode", mode[0]),) if mode else ()
+        record = Library(name, (out,), tuple(ins), params, scalars, (), (), self.position[node])
         return [(record, [(out.slot, _bytes(node))], [o.slot for o in ins])]
 
     def _call(self, step: Step, node: Node) -> Any:

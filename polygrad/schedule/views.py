@@ -32,10 +32,10 @@ def view_of(node: Node, wanted: set[Node]) -> View | None:
     strides = base.storage.strides if base.storage is not None else shapes.strides(shape)
     offset = 0
     for n in reversed(chain):
-        moved = _move(n, shape, strides)
-        if moved is None:
+        at = moved(n.spec.op.kind, n.spec.attrs, n.aval.shape, shape, strides)
+        if at is None:
             return None
-        shape, strides, offset = moved[0], moved[1], offset + moved[2]
+        shape, strides, offset = at[0], at[1], offset + at[2]
     return base, shape, strides, offset
 
 
@@ -44,8 +44,11 @@ def contiguous(view: View) -> bool:
     return view[2] == shapes.strides(view[1])
 
 
-def _move(node: Node, shape: Any, strides: Any) -> tuple[Any, Any, int] | None:
-    kind, attrs, out = node.spec.op.kind, node.spec.attrs, node.aval.shape
+def moved(kind: str, attrs: Any, out: Any, shape: Any, strides: Any) -> tuple[Any, Any, int] | None:
+    """Return shape, strides and the change of the offset after a movement op to the shape *out*.
+
+    None if no strides describe it.
+    """
     if kind == "alias":
         return shape, strides, 0
     if kind == "permute":
@@ -61,9 +64,9 @@ def _move(node: Node, shape: Any, strides: Any) -> tuple[Any, Any, int] | None:
     if kind == "windows":
         kernel, stride, dilation = attrs
         lead = len(shape) - len(kernel)
-        moved = [s * t for s, t in zip(strides[lead:], stride, strict=True)]
+        along = [s * t for s, t in zip(strides[lead:], stride, strict=True)]
         spread = [s * t for s, t in zip(strides[lead:], dilation, strict=True)]
-        return out, (*strides[:lead], *moved, *spread), 0
+        return out, (*strides[:lead], *along, *spread), 0
     return _reshape_view(shape, strides, out)
 
 

@@ -22,7 +22,7 @@ from polygrad.driver import (
     Prepared,
     Ref,
 )
-from polygrad.driver.ir import DTYPES
+from polygrad.driver.ir import DTYPES, guards_as_operands
 
 
 class CpuDriver(DriverBase):
@@ -96,6 +96,12 @@ class CpuDriver(DriverBase):
 
         return prepare(kernel, self.settings)
 
+    def source_text(self, kernel: Kernel, ints: tuple[int, ...]) -> str:
+        """Return the Python that runs a small launch; a large one is cut into blocks and levels of the same calls."""
+        from polygrad_cpu.source import Programs
+
+        return Programs(guards_as_operands(kernel)).whole.text
+
     # ---- ops ----------------------------------------------------------------------------------------------
 
     def op_copy(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
@@ -117,3 +123,23 @@ class CpuDriver(DriverBase):
         from polygrad_cpu.scatter import scatter_add
 
         scatter_add(outs[0], ins[0], ins[1], attrs)
+
+    def op_scan(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu.scan import scan
+
+        scan(outs[0], ins[0], attrs["kind"], self.settings)
+
+    def op_nonzero(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu.scan import nonzero
+
+        nonzero(outs[0], ins[0])
+
+    def op_sort(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu.ordering import sort
+
+        sort(outs[0], outs[1], ins[0], self.settings)
+
+    def op_sort_values(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu.ordering import sort_values
+
+        sort_values(outs[0], ins[0], self.settings)

@@ -30,7 +30,7 @@ from polygrad.driver.render.dialect import CUDA
 from polygrad.driver.render.gpu_style import Choice, GpuLimits, Source, render_gpu
 from polygrad_cuda import sources, vendor
 from polygrad_cuda.compiler import Compiler
-from polygrad_cuda.fused import FusedKernel, copy_kernel
+from polygrad_cuda.fused import FusedKernel, copy_kernel, texts
 from polygrad_cuda.launching import Launcher
 from polygrad_cuda.matmul import MatrixProducts
 from polygrad_cuda.row_sums import scatter_add
@@ -220,6 +220,9 @@ class CudaDriver(DriverBase):
         if found is None:
             found = self._programs[kernel] = FusedKernel(self, kernel)
         return found
+
+    def source_text(self, kernel: Kernel, ints: tuple[int, ...]) -> str:
+        return "\n".join(texts(kernel, ints, self.gpu_limits))
 
     def source(self, kernel: Kernel, choice: Choice) -> Source:
         """Return the rendered *kernel* in the form of *choice*."""

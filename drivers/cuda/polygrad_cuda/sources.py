@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(256) indices(
         status[3] = (int)(unsigned int)((unsigned long long)given >> 32);
     }
     const long long row = given < 0 ? given + rows : given;
-    keys[j] = row < 0 ? 0 : row >= rows ? rows - 1 : row;
+    keys[j] = row < 0 || row >= rows ? -1 : row;  // the sums leave -1 out
 }
 """
 
@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(128) sums(
         const bool goes_on = p + 1 < count && KEY(p + 1) == key;
         if (began) head[blockIdx.x * width + column] = sum;
         else if (goes_on) tail[blockIdx.x * width + column] = sum;
-        else out[key * width + column] = store(sum);
+        else if (key >= 0) out[key * width + column] = store(sum);
         began = false;
         sum = 0;
     }
@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(128) join(
     SUM sum = tail[blockIdx.x * width + column];
     for (long long block = blockIdx.x + 1; block * 32 < count && KEY(block * 32) == key; block++)
         sum += head[block * width + column];
-    out[key * width + column] = store(sum);
+    if (key >= 0) out[key * width + column] = store(sum);
 }
 """
 

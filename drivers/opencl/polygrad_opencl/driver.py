@@ -248,6 +248,10 @@ class OpenCLDriver(DriverBase):
         devices.check_process()
         return self.fused.prepare(kernel)
 
+    def source_text(self, kernel: Kernel, ints: tuple[int, ...]) -> str:
+        """Return the OpenCL C of a launch."""
+        return self.fused.text(kernel, ints)
+
     def synchronize(self) -> None:
         """Wait for all launches."""
         self.session.finish()

@@ -155,6 +155,10 @@ class FusedKernels:
             steps.append(Step(program, one.name, dtypes, one.size, one.group, ints, extra))
         return Launch(self.session, steps, kernel.scalars, scratch)
 
+    def text(self, kernel: Kernel, ints: tuple[int, ...]) -> str:
+        """Return the source of the launch of *kernel* with *ints*."""
+        return (self._cpu if self.style == "cpu" else self._gpu)(*collapse(kernel, ints))[0]
+
     def _cpu(self, kernel: Kernel, ints: tuple[int, ...]) -> tuple[str, int, list[Enqueued]]:
         plan = cpu_style.plan(kernel, ints, self.items, OPENCL, self.local_bytes)
         source = self._sources.get((kernel, plan))

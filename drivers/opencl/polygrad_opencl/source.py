@@ -128,7 +128,7 @@ status,
         long i = index[j];
         if (i < -n || i >= n) {
             if (has_status && get_global_id(0) == 0) report(status, tag, i);
-            i = i < 0 ? -n : n - 1;
+            continue;
         }
         i += i < 0 ? n : 0;
         if (i < low || i >= high) continue;
@@ -144,7 +144,7 @@ status,
             long i = index[j];
             if (i < -n || i >= n) {
                 if (has_status && c == 0) report(status, tag, i);
-                i = i < 0 ? -n : n - 1;
+                continue;
             }
             i += i < 0 ? n : 0;
             total[i * m + c] += load(values, ov + j * m + c);

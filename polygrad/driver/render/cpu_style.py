@@ -1,8 +1,8 @@
 """Kernels for CPU devices: few work-items, each with a contiguous range of the work, wide vectors, no barrier.
 
 Here: `render`, from a kernel and a plan to source text and the launches to make of it. Not here: the decisions
-(`cpu_plan.py`), loops (`cpu_walks.py`), single values (`cpu_vector.py`), axes that could be joined (`collapse.py`),
-queues and memory.
+(`cpu_plan.py`), loops (`cpu_walks.py`, `cpu_columns.py`), single values (`cpu_vector.py`), axes that could be joined
+(`collapse.py`), queues and memory.
 
 One axis is the vector axis: a reduced one (rows: the work-item walks along the row and folds vectors at its end) or a
 parallel one (columns: a work-item owns a strip of columns, lanes are columns, reductions need no folding). Each level
@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 from polygrad.driver.ir import Kernel, guards_as_operands
 from polygrad.driver.render.addressing import Addressing, Argument
+from polygrad.driver.render.cpu_columns import Columns
 from polygrad.driver.render.cpu_plan import Plan, Sizes, Walk, plan, sizes, walks
 from polygrad.driver.render.cpu_vector import Values
-from polygrad.driver.render.cpu_walks import Layout, layout_of
+from polygrad.driver.render.cpu_walks import Elements, Layout, Rows
 from polygrad.driver.render.dialect import Dialect
 from polygrad.driver.render.expressions import Expressions
 
@@ -78,6 +79,14 @@ def functions(kernel: Kernel, chosen: Plan, write: Expressions, name: str) -> tu
         bodies.append(function_text(f"{name}_{number}", at, layout))
         stages.append(Stage(f"{name}_{number}", (*at.arguments(), *layout.extra_arguments())))
     return "".join(bodies), tuple(stages)
+
+
+def layout_of(kernel: Kernel, chosen: Plan, values: Values, walk: Walk | None, *, last: bool) -> Layout:
+    """Return the layout for a plan. *walk* is the one that a split stage does, None for what is left (or all)."""
+    if not walks(kernel):
+        return Elements(kernel, chosen, values, walk, last=last)
+    kind = Columns if 0 <= chosen.axis < kernel.parallel else Rows
+    return kind(kernel, chosen, values, walk, last=last)
 
 
 def function_text(title: str, at: Addressing, layout: Layout) -> str:

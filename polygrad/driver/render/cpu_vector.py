@@ -166,7 +166,7 @@ class Values:
     def _gathered(self, position: int, scope: Scope, out: list[str], j: int) -> list[str]:
         """Return the checked gather indices of a load for element *j* of a vector, or for one element if *j* is -1.
 
-        Where the guard, an operand behind the indices (`ir.guards_as_operands`), is false the index is 0, which is good.
+        Where the guard, behind the indices (`ir.guards_as_operands`), is false the index is 0, which is good.
         """
         instr = self.kernel.body[position]
         count = self.kernel.views[instr.attr].gathers

@@ -1,7 +1,8 @@
-"""The loops of a kernel in the CPU style: ranges of elements, rows, strips of columns.
+"""The loops of a kernel in the CPU style: ranges of elements, rows.
 
-Here: three layouts of one function, each in a whole and (with reductions) in a split form.
-Not here: which one is chosen (`cpu_plan.py`), the statements inside (`cpu_vector.py`).
+Here: what all layouts of a function share, and two of them, the one with reductions in a whole and in a split form.
+Not here: strips of columns (`cpu_columns.py`), which layout is chosen (`cpu_plan.py`), the statements inside
+(`cpu_vector.py`).
 
 Names in the text, beside those of `addressing.py`: ``i0 i1 ..`` the index along each axis, ``item`` and ``items``
 this work-item and how many there are, ``[g, end)`` its range of work, ``r3`` and ``a3_0 a3_1 ..`` the accumulators of
@@ -13,22 +14,15 @@ results of reduction 3 in scratch memory, ``h2 p2 f2`` rows a part, part and "fi
 from collections.abc import Callable, Sequence
 
 from polygrad.driver.ir import ITEMSIZE, Kernel, placements
+from polygrad.driver.render import cpu_lanes
 from polygrad.driver.render.addressing import Argument
-from polygrad.driver.render.cpu_plan import LEAST_STRIP, Plan, Walk, kept_values, needed, strip_blocks, walks
+from polygrad.driver.render.cpu_plan import Plan, Walk, kept_values, needed, walks
 from polygrad.driver.render.cpu_vector import DEAR, Scope, Values
 
 ALIGN = 64  # elements; ranges of work start at multiples of it, so that two work-items share no cache line
 LIGHT = 4  # instructions; the loop of a walk with no more is unrolled, so that accumulators do not wait for each other
 
 Work = Callable[[bool, int], list[str]]
-
-
-def layout_of(kernel: Kernel, chosen: Plan, values: Values, walk: Walk | None, *, last: bool) -> "Layout":
-    """Return the layout for a plan. *walk* is the one that a split stage does, None for what is left (or all)."""
-    if not walks(kernel):
-        return Elements(kernel, chosen, values, walk, last=last)
-    kind = Columns if 0 <= chosen.axis < kernel.parallel else Rows
-    return kind(kernel, chosen, values, walk, last=last)
 
 
 class Layout:
@@ -44,6 +38,7 @@ class Layout:
         self.width = chosen.width
         self.dialect = values.dialect
         self.long = values.dialect.types["int64"]
+        self.lanes = self.width == 1 and not self.dialect.vectors
         self.parallel = range(kernel.parallel)
         self.outer = [k for k in range(kernel.parallel) if k != chosen.axis]
         self.inner = [k for k in range(kernel.parallel, kernel.rank) if k != chosen.axis]
@@ -167,13 +162,18 @@ class Layout:
 
     def start(self, n: int, *, vector: bool) -> str:
         """Return the neutral element of reduction *n*."""
-        instr = self.kernel.body[n]
-        return self.values.write.identity(instr.attr, instr.dtype, self.width if vector else 1)
+        dtype = cpu_lanes.partial_dtype(self.kernel.body[n], self.dialect)
+        return self.values.write.identity(self.kernel.body[n].attr, dtype, self.width if vector else 1)
 
     def step(self, n: int, a: str, b: str, *, vector: bool) -> str:
         """Return two partial results of reduction *n* combined."""
-        instr = self.kernel.body[n]
-        return self.values.write.reduce_step(instr.attr, instr.dtype, a, b, self.width if vector else 1)
+        dtype = cpu_lanes.partial_dtype(self.kernel.body[n], self.dialect)
+        return self.values.write.reduce_step(self.kernel.body[n].attr, dtype, a, b, self.width if vector else 1)
+
+    def partial_type(self, n: int, *, vector: bool = False) -> str:
+        """Return the type of an accumulator of value *n*, or of the value itself if it is no reduction."""
+        dtype = cpu_lanes.partial_dtype(self.kernel.body[n], self.dialect)
+        return self.dialect.register(dtype, self.width if vector else 1)
 
 
 class Elements(Layout):
@@ -322,8 +322,13 @@ class Rows(Layout):
         before, after = [], []
         for n in walk.reduces:
             instr, kind = self.kernel.body[n], self.values.type(n)
-            before.append(f"{kind} r{n} = {self.start(n, vector=False)};")
             result = f"r{n}"
+            if self.lanes:
+                before += cpu_lanes.declared(n, self.partial_type(n), self.start(n, vector=False))
+                after += cpu_lanes.folded(n, instr, self.values.write)
+                result = f"a{n}[0]"
+            else:
+                before.append(f"{kind} r{n} = {self.start(n, vector=False)};")
             if self.width > 1:
                 wide, start = self.values.type(n, vector=True), self.start(n, vector=True)
                 before += [f"{wide} a{n}_{u} = {start};" for u in range(unroll)]
@@ -352,7 +357,7 @@ class Rows(Layout):
                 name = scope[n, vector]
                 out.append(f"vstore{self.width}({name}, 0, k{n} + ({flat}));" if vector else f"k{n}[{flat}] = {name};")
         for n in walk.reduces:
-            name = f"a{n}_{u}" if vector else f"r{n}"
+            name = f"a{n}_{u}" if vector else f"a{n}[lane]" if self.lanes else f"r{n}"
             operand = values.operand(self.kernel.body[n].args[0], scope, out, vector=vector)
             out.append(f"{name} = {self.step(n, name, operand, vector=vector)};")
         for s in walk.stores:
@@ -360,6 +365,11 @@ class Rows(Layout):
             where, first = (f" + p{v} * v{v}_ps", f"f{v}") if self.kernel.views[v].partial else ("", "")
             out += values.store(value, v, scope, vector=vector, where=where, before=first)
         return out
+
+    def strip(self, start: str, stop: str, work: Work, unroll: int = 1) -> list[str]:
+        if self.lanes:
+            return cpu_lanes.strip(f"i{self.axis}", self.long, start, stop, work(False, 0))
+        return super().strip(start, stop, work, unroll)
 
     def _loops(self, before: list[str], work: Work, unroll: int) -> list[str]:
         """Write the walk over the reduced axes, of the whole row or of [low, high)."""
@@ -392,192 +402,3 @@ class Rows(Layout):
             "}",
             "}",
         ]
-
-
-class Columns(Layout):
-    """The vector axis is parallel: a work-item takes strips of columns and streams the reduced axes past them."""
-
-    def body(self) -> list[str]:
-        """Return the statements of the function."""
-        n, width = f"n{self.axis}", self.width
-        outer = self.product(self.outer)
-        blocks = self._blocks(vector=width > 1)
-        most, least = blocks * width, LEAST_STRIP * width if width > 1 else 8 * LEAST_STRIP
-        # A split walk must be cut in the same strips by every stage, whatever its number of work-items.
-        share = n if self.plan.split else f"({outer}) * {n} / items"
-        strip = [
-            f"{self.long} wide = ({share} + {width - 1}) / {width} * {width};",
-            f"wide = wide < {least} ? {least} : wide > {most} ? {most} : wide;",
-        ]
-        divided = self.plan.split and bool(self.walks)
-        total = f"({outer}) * strips" + (" * parts" if divided else "")
-        return [
-            *self.scratch_slots(),
-            *strip,
-            f"const {self.long} strips = ({n} + wide - 1) / wide;",
-            *self.share(total),
-            "for (; g < end; g++) {",
-            f"const {self.long} task = {'g / parts, part = g - task * parts' if divided else 'g'};",
-            f"const {self.long} o = task / strips, first = (task - o * strips) * wide;",
-            f"const {self.long} stop = first + wide < {n} ? first + wide : {n};",
-            *(self.part_range(self.product(range(self.kernel.parallel, self.kernel.rank))) if divided else []),
-            *self.decode("o", self.outer),
-            *(self._strip(vector=True) if width > 1 else []),
-            *self._strip(vector=False),
-            "}",
-        ]
-
-    def _blocks(self, *, vector: bool) -> int:
-        """Return how many blocks a strip has at most: vectors, or the single columns beside them."""
-        if vector:
-            return strip_blocks(self.kernel)
-        return self.width if self.width > 1 else 8 * strip_blocks(self.kernel)
-
-    def _strip(self, *, vector: bool) -> list[str]:
-        """Write all walks over the vectors of a strip, or over the columns that are left."""
-        step = self.width if vector else 1
-        if vector:
-            head = [f"const {self.long} left = first, blocks = (stop - first) / {step};"]
-        else:
-            head = [
-                f"const {self.long} left = first + (stop - first) / {self.width} * {self.width}, blocks = stop - left;"
-            ]
-            if self.width == 1:
-                head = [f"const {self.long} left = first, blocks = stop - first;"]
-        scope: Scope = {}
-        arrays: set[int] = set()
-        inside: list[str] = []
-        for walk in self.walks:
-            inside += self._section(self.row_values(walk), scope, arrays, walk, vector=vector)
-            inside += self._walk(walk, scope, arrays, vector=vector)
-        inside += self._section(self.row_values(None), scope, arrays, None, vector=vector)
-        size = self._blocks(vector=vector)
-        declared = [f"{self.values.type(n, vector=vector)} m{n}[{size}];" for n in sorted(arrays)]
-        return ["{", *head, "if (blocks > 0) {", *declared, *inside, "}", "}"]
-
-    def _each_block(self, lines: list[str], *, vector: bool) -> list[str]:
-        if not lines:
-            return []
-        step = self.width if vector else 1
-        place = f"const {self.long} i{self.axis} = left + b * {step};"
-        return [f"for ({self.long} b = 0; b < blocks; b++) {{", place, *lines, "}"]
-
-    def _fetched(self, positions: Sequence[int], scope: Scope, arrays: set[int], *, vector: bool) -> list[str]:
-        """Define, inside a loop over blocks, those of *positions* that earlier loops left in arrays."""
-        out = []
-        for n in positions:
-            if n in arrays and (n, vector) not in scope:
-                scope[n, vector] = f"{'y' if vector else 'x'}{n}"
-                out.append(f"const {self.values.type(n, vector=vector)} {scope[n, vector]} = m{n}[b];")
-        return out
-
-    def _section(
-        self, positions: Sequence[int], scope: Scope, arrays: set[int], walk: Walk | None, *, vector: bool
-    ) -> list[str]:
-        """Define the ROW values that a walk needs (None: that the stores need) and do what comes with them.
-
-        Those that vary along the strip are left in arrays for the walk; before a walk its accumulators start here too.
-        """
-        cell = f"o * n{self.axis} + i{self.axis}"
-        still, moving = self.divided(positions)
-        out: list[str] = []
-        for n in still:
-            if self.kernel.body[n].op == "reduce" and (n, False) not in scope:
-                out += self.combine(n, f"o * n{self.axis} + first", vector=False)
-                scope[n, False] = f"x{n}"
-            else:
-                out += self.values.define([n], scope, vector=False)
-        inside = dict(scope)
-        lines = self._fetched(moving, inside, arrays, vector=vector)
-        for n in moving:
-            if (n, vector) in inside or self.kernel.body[n].op == "const":
-                continue
-            if self.kernel.body[n].op == "reduce":
-                lines += self.combine(n, cell, vector=vector)
-                inside[n, vector] = f"{'y' if vector else 'x'}{n}"
-            else:
-                lines += self.values.define([n], inside, vector=vector)
-            if walk is not None and n in self._carried():
-                arrays.add(n)
-                lines.append(f"m{n}[b] = {inside[n, vector]};")
-        if walk is not None:
-            for n in walk.reduces:
-                if self.values.varies[n]:
-                    arrays.add(n)
-                    lines.append(f"m{n}[b] = {self.start(n, vector=vector)};")
-            return [*out, *self._each_block(lines, vector=vector)]
-        for store in self.row_stores:
-            lines += self.values.store(store.value, store.view, inside, vector=vector)
-        block = self._each_block(lines, vector=vector)
-        if block and self.plan.split and self.walks:
-            block = ["if (part == 0) {", *block, "}"]
-        return [*out, *block]
-
-    def _carried(self) -> set[int]:
-        """Return the ROW values that walks use, and the reductions: what must outlive the loop that defines it."""
-        body = self.kernel.body
-        used = {a for walk in self.walks for n in walk.values for a in body[n].args}
-        used |= {body[n].args[0] for walk in self.walks for n in walk.reduces}
-        return used | {n for n, instr in enumerate(body) if instr.op == "reduce"}
-
-    def _walk(self, walk: Walk, scope: Scope, arrays: set[int], *, vector: bool) -> list[str]:
-        still, moving = self.divided(walk.values)
-        fixed = [n for n in walk.reduces if not self.values.varies[n]]
-        here = dict(scope)
-        before = self.values.define(still, here, vector=False)
-        for n in fixed:
-            operand = self.values.operand(self.kernel.body[n].args[0], here, before, vector=False)
-            before.append(f"r{n} = {self.step(n, f'r{n}', operand, vector=False)};")
-        out = [f"{self.values.type(n)} r{n} = {self.start(n, vector=False)};" for n in fixed]
-        several = 4 if not before and len(self.inner) == 1 and len(moving) <= LIGHT else 1
-
-        def blocks(count: int) -> list[str]:
-            inside = dict(here)
-            lines = self._fetched(self.row_values(walk), inside, arrays, vector=vector)
-            return self._each_block(
-                [*lines, *self._at(walk, moving, fixed, inside, count, vector=vector)], vector=vector
-            )
-
-        out += self._reduced_loop([*before, *blocks(1)], blocks(several) if several > 1 else [], several)
-        return [*out, *self._results(walk, fixed, scope, vector=vector)]
-
-    def _at(
-        self, walk: Walk, moving: Sequence[int], fixed: Sequence[int], scope: Scope, count: int, *, vector: bool
-    ) -> list[str]:
-        """Do a walk's work on one block for *count* indices at once: accumulators move to registers and back."""
-        reduces = [n for n in walk.reduces if n not in fixed]
-        out = [f"{self.values.type(n, vector=vector)} a{n} = m{n}[b];" for n in reduces]
-        for u in range(count):
-            inside = dict(scope)
-            lines = self.values.define(moving, inside, vector=vector)
-            for n in reduces:
-                operand = self.values.operand(self.kernel.body[n].args[0], inside, lines, vector=vector)
-                lines.append(f"a{n} = {self.step(n, f'a{n}', operand, vector=vector)};")
-            for s in walk.stores:
-                lines += self.values.store(*self.kernel.stores[s], inside, vector=vector)
-            place = [f"const {self.long} i{self.inner[0]} = w + {u};"] if count > 1 else []
-            out += ["{", *place, *lines, "}"]
-        return [*out, *(f"m{n}[b] = a{n};" for n in reduces)]
-
-    def _reduced_loop(self, one: list[str], several: list[str], count: int) -> list[str]:
-        """Write the loop over the reduced axes; *several* does *count* indices of the only one at once."""
-        low, high = ("low", "high") if self.plan.split else ("0", self.product(self.inner))
-        out = ["{", *self.decode(low, self.inner), f"{self.long} w = {low};"]
-        if several:
-            out += [f"for (; w + {count} <= {high}; w += {count}) {{", *several, "}", f"i{self.inner[0]} = w;"]
-        return [*out, f"for (; w < {high}; w++) {{", *one, *self.advance(self.inner), "}", "}"]
-
-    def _results(self, walk: Walk, fixed: Sequence[int], scope: Scope, *, vector: bool) -> list[str]:
-        """Name the results of a walk, and leave them in scratch memory if it was one part of it."""
-        out = []
-        for n in fixed:
-            out.append(f"const {self.values.type(n)} x{n} = r{n};")
-            scope[n, False] = f"x{n}"
-            if self.plan.split:
-                out.append(self.leave(n, f"o * n{self.axis} + first", f"x{n}", vector=False))
-        if self.plan.split:
-            cell = f"o * n{self.axis} + i{self.axis}"
-            moving = [n for n in walk.reduces if n not in fixed]
-            lines = [self.leave(n, cell, f"m{n}[b]", vector=vector) for n in moving]
-            out += self._each_block(lines, vector=vector)
-        return out

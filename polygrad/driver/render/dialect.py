@@ -132,6 +132,7 @@ class Dialect:
     shuffles: bool = False  # a warp of 32 can exchange registers
     vectors: bool = False  # the language computes with vectors
     suffixed: bool = True  # mathematical functions of float32 end in f
+    wide_sums: bool = False  # there is always float64, so that sums of float32 may be accumulated in it
     global_space: str = ""
     local_space: str = ""
     restrict: str = "restrict"
@@ -345,6 +346,7 @@ C99 = Dialect(
     "static inline long long pg_double_as_long(double f) { pg_double_word w; w.f = f; return w.i; }\n"
     "static inline double pg_long_as_double(long long i) { pg_double_word w; w.i = i; return w.f; }\n",
     options=("-std=c99", "-ffp-contract=off", "-fno-math-errno"),
+    wide_sums=True,
     long_suffix="LL",
     _bitcasts={
         ("float32", "int32"): "pg_float_as_int",

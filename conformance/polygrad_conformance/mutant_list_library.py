@@ -1,0 +1,165 @@
+"""The mutants of accelerated ops: libraries that do not quite do what the core would do without them.
+
+Here: the list for matmul, copy, random_bits and scatter_add. Not here: kernels (the other lists of mutants).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from polygrad.driver import DeviceInfo, Ref
+from polygrad_conformance.mutants import Mutant, array_of, for_op, poke
+
+MUTANTS: list[Mutant] = []
+LIBRARY = 7  # the ordinal of the strict device that has these ops
+
+
+def _add(op: str, name: str, work: Callable[..., Any], *killers: str) -> None:
+    MUTANTS.append(Mutant(name, op, for_op(op, work), tuple(f"L5.accel.{k}" for k in killers), LIBRARY))
+
+
+def _contiguous(ref: Ref) -> Ref:
+    strides, step = [], 1
+    for extent in reversed(ref.shape):
+        strides.insert(0, step)
+        step *= extent
+    return ref._replace(strides=tuple(strides))
+
+
+def _changed(op: str, change: Callable[[Ref], Ref]) -> Callable[..., None]:
+    """Return the work that runs *op* on inputs as *change* makes them."""
+
+    def work(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> None:
+        inner.polygrad_launch_op(device, op, outs, tuple(change(r) for r in ins), attrs)
+
+    return work
+
+
+def _overrun(op: str) -> Callable[..., None]:
+    """Return the work that runs *op* and writes one element beyond its end."""
+
+    def work(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> None:
+        inner.polygrad_launch_op(device, op, outs, ins, attrs)
+        out = outs[0]
+        poke(inner, device, out.handle, out.dtype, out.offset + int(np.prod(out.shape)))
+
+    return work
+
+
+def _attrs(op: str, **changes: Callable[[Any], Any]) -> Callable[..., None]:
+    """Return the work that runs *op* with some attrs changed."""
+
+    def work(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> None:
+        new = {k: changes[k](v) if k in changes else v for k, v in attrs.items()}
+        inner.polygrad_launch_op(device, op, outs, ins, new)
+
+    return work
+
+
+def _computed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the work that gives *function* the inputs as arrays, and writes what it returns."""
+
+    def work(inner: Any, device: DeviceInfo, _outs: Any, ins: Any, _attrs: Any) -> Any:
+        return function(*(array_of(inner, device, r) for r in ins))
+
+    return work
+
+
+# ---- matmul -----------------------------------------------------------------------------------------------------
+
+
+def _in_tf32(a: Any, b: Any) -> Any:
+    if a.dtype != np.float32:
+        return np.matmul(a, b)
+    rounded = [(np.ascontiguousarray(x).view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32) for x in (a, b)]
+    return np.matmul(*rounded)
+
+
+def _narrow_sums(a: Any, b: Any) -> Any:
+    total = np.zeros((*a.shape[:-1], b.shape[-1]), a.dtype)
+    for k in range(a.shape[-1]):
+        total = (total + a[..., :, k, None] * b[..., k, None, :]).astype(a.dtype)
+    return total
+
+
+def _whole_tiles(a: Any, b: Any) -> Any:
+    k = a.shape[-1] // 16 * 16
+    return np.matmul(a[..., :k], b[..., :k, :])
+
+
+_add("matmul", "transposed operands taken as they lie", _changed("matmul", _contiguous),
+     "matmul.transposed.float32", "matmul.transposed.int64")  # fmt: skip
+_add("matmul", "offsets of operands ignored", _changed("matmul", lambda r: r._replace(offset=0)),
+     "matmul.padded.float32", "matmul.padded.bfloat16")  # fmt: skip
+_add("matmul", "one matrix for the whole batch", _changed("matmul", lambda r: r._replace(
+    strides=(0, *r.strides[1:]) if len(r.strides) > 2 else r.strides)), "matmul.batched.float64")  # fmt: skip
+_add("matmul", "a batch stride of 0 taken as full", _changed("matmul", lambda r: _contiguous(r)._replace(
+    shape=r.shape) if 0 in r.strides else r), "matmul.shared.float32")  # fmt: skip
+_add("matmul", "whole tiles of 16 alone", _computed(_whole_tiles), "matmul.plain.float32", "matmul.vector.float64")
+_add("matmul", "TF32 unasked", _computed(_in_tf32), "matmul.precision")
+_add("matmul", "narrow floats summed in their own format", _computed(_narrow_sums),
+     "matmul.long.float16", "matmul.long.bfloat16")  # fmt: skip
+_add("matmul", "integers multiplied as float32", _computed(lambda a, b: np.matmul(
+    a.astype(np.float32) + 0.25, b.astype(np.float32)) if a.dtype.kind == "i" else np.matmul(a, b)),
+    "matmul.plain.int32")  # fmt: skip
+_add("matmul", "one element of a product too many", _overrun("matmul"), "matmul.plain.float64")
+
+# ---- copy -------------------------------------------------------------------------------------------------------
+
+_add("copy", "copies of memory as it lies", _changed("copy", _contiguous), "copy.transposed", "copy.padded")
+_add("copy", "copies from the beginning", _changed("copy", lambda r: r._replace(offset=0)), "copy.padded")
+_add("copy", "a stride of 0 copied as 1", _changed("copy", lambda r: r._replace(
+    offset=0, shape=r.shape, strides=(1, 0) if r.strides[0] == 0 else r.strides)), "copy.broadcast")  # fmt: skip
+_add("copy", "one element of a copy too many", _overrun("copy"), "copy.plain")
+
+# ---- random_bits ------------------------------------------------------------------------------------------------
+
+_add("random_bits", "the next counter's words", _attrs("random_bits", counter=lambda c: c + 1), "random_bits")
+_add("random_bits", "counters of 32 bits", _attrs("random_bits", counter=lambda c: c & 0xFFFFFFFF), "random_bits")
+_add("random_bits", "keys of 32 bits", _attrs("random_bits", key=lambda k: k & 0xFFFFFFFF), "random_bits")
+_add("random_bits", "one word too many", _overrun("random_bits"), "random_bits")
+
+# ---- scatter_add ------------------------------------------------------------------------------------------------
+
+
+def _last_wins(inner: Any, device: DeviceInfo, outs: Any, ins: Any, _attrs: Any) -> Any:
+    index, rows = (array_of(inner, device, r) for r in ins)
+    total = np.zeros(outs[0].shape, rows.dtype)
+    good = (index >= -len(total)) & (index < len(total))
+    total[index[good]] = rows[good]
+    return total
+
+
+def _on_top(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> Any:
+    before = array_of(inner, device, outs[0])
+    inner.polygrad_launch_op(device, "scatter_add", outs, ins, attrs)
+    return array_of(inner, device, outs[0]) + before
+
+
+def _from_the_start(inner: Any, device: DeviceInfo, outs: Any, ins: Any, _attrs: Any) -> Any:
+    index, rows = (array_of(inner, device, r) for r in ins)
+    total = np.zeros(outs[0].shape, rows.dtype)
+    np.add.at(total, np.clip(index, 0, len(total) - 1), rows)
+    return total
+
+
+def _clamping(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> Any:
+    inner.polygrad_launch_op(device, "scatter_add", outs, ins, attrs)
+    index, rows = (array_of(inner, device, r) for r in ins)
+    total = array_of(inner, device, outs[0])
+    for j in np.flatnonzero((index < -len(total)) | (index >= len(total))):
+        total[-1] += rows[j]
+    return total
+
+
+def _silent(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> None:
+    inner.polygrad_launch_op(device, "scatter_add", outs, ins, {**attrs, "status": None})
+
+
+_add("scatter_add", "the last row wins", _last_wins, "scatter_add.float32", "scatter_add.int32")
+_add("scatter_add", "added to what is there", _on_top, "scatter_add.int64")
+_add("scatter_add", "negative rows as row 0", _from_the_start, "scatter_add.float64")
+_add("scatter_add", "bad rows at the end", _clamping, "scatter_add.float32")
+_add("scatter_add", "bad rows not reported", _silent, "scatter_add.bfloat16")
+_add("scatter_add", "one element of a scatter too many", _overrun("scatter_add"), "scatter_add.float16")
