@@ -1,6 +1,6 @@
 """Build the documentation: first the pages that are made from the code, then the site.
 
-Here: the page of ops. Not here: any text that a person writes.
+Here: the page of ops. Not here: the pages of reference for drivers (`reference.py`), any text that a person writes.
 """
 
 import argparse
@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
+
+import reference
 
 import polygrad as pg
 from polygrad.array.functions import FUNCTIONS
@@ -59,6 +61,7 @@ def main() -> int:
     parser.add_argument("--serve", action="store_true", help="serve the site while it is edited")
     arguments = parser.parse_args()
     (HERE / "ops.md").write_text(ops_page())
+    reference.write()
     print(f"polygrad {pg.__version__}: {len(FUNCTIONS)} ops", flush=True)
     command = [sys.executable, "-m", "mkdocs", "serve" if arguments.serve else "build"]
     if arguments.strict:

@@ -3,8 +3,8 @@
 Here: what `./dev test` runs as its part "third-party drivers": the drivers among the examples, and a new one as
 `new-driver` writes it, from installation to the conformance suite and the training of digits. Not here: the drivers.
 
-The environment holds nothing of this checkout but what pip was given: the wheel, and the distributions in the folders of
-the examples. What they depend on is kept between runs; polygrad and the drivers are installed anew each time.
+The environment holds nothing of this checkout but what pip was given: the wheel, and the distributions in the folders
+of the examples. What they depend on is kept between runs; polygrad and the drivers are installed anew each time.
 """
 
 import argparse
@@ -27,6 +27,7 @@ TIERS = ("none", "core", "numeric", "complete")
 # pip takes a build for processors alone of this release where it knows one, and elsewhere a far larger one.
 TORCH = "torch==2.13.0"
 NEW = "acme"
+CASES = "50"  # random kernels in the tests of cc, which compile each; the suite has more
 
 
 class Driver(NamedTuple):
@@ -108,7 +109,7 @@ class Environment:
 def clean() -> dict[str, str]:
     """Return the variables for a child: none that would let it see the checkout or block a driver."""
     hidden = ("PYTHONPATH", "POLYGRAD_DRIVERS_ONLY", "POLYGRAD_DRIVERS_BLOCK", "POLYGRAD_DEVICE", "VIRTUAL_ENV")
-    return {k: v for k, v in os.environ.items() if k not in hidden}
+    return {k: v for k, v in os.environ.items() if k not in hidden} | {"POLYGRAD_CC_CASES": CASES}
 
 
 def folder_of(environment: Environment, driver: Driver) -> Path:

@@ -11,7 +11,7 @@ Not here: any code. Read in this order: `array/object.py` (what users hold), `gr
 import math as _math
 from typing import TYPE_CHECKING, Any
 
-from polygrad.array import Array, random
+from polygrad.array import Array, fft, linalg, random
 from polygrad.array.anomaly import detect_anomaly
 from polygrad.array.calls import checkpoint, custom_jvp, custom_vjp
 from polygrad.array.config import device, get_device, set_device
@@ -33,13 +33,15 @@ from polygrad.array.evaluation import (
 from polygrad.array import ufuncs as _ufuncs  # noqa: F401  gives Array its __array_ufunc__
 from polygrad.array.functions import FUNCTIONS as _FUNCTIONS
 from polygrad.array.jacobians import hessian, hvp, jacfwd, jacobian, jacrev
-from polygrad.array.namespace import __array_namespace_info__, finfo, iinfo, isdtype
+from polygrad.array.namespace import __array_namespace_info__, broadcast_shapes, finfo, iinfo, isdtype
 from polygrad.array.recording import enable_grad, is_grad_enabled, no_grad
 from polygrad.array.tape import Tape, get_current_tape, set_current_tape
 from polygrad.array.transforms import grad, jvp, linearize, stop_gradient, value_and_grad, vjp
 from polygrad.array.vmapping import vmap
 from polygrad.dtypes import (
     bfloat16,
+    complex64,
+    complex128,
     float16,
     float32,
     float64,
@@ -129,8 +131,11 @@ __all__ = [
     "astype",
     "bfloat16",
     "bool",
+    "broadcast_shapes",
     "can_cast",
     "checkpoint",
+    "complex64",
+    "complex128",
     "custom_jvp",
     "custom_vjp",
     "detect_anomaly",
@@ -141,6 +146,7 @@ __all__ = [
     "empty_cache",
     "enable_grad",
     "explain",
+    "fft",
     "finfo",
     "float16",
     "float32",
@@ -165,6 +171,7 @@ __all__ = [
     "jacrev",
     "jvp",
     "launch_counter",
+    "linalg",
     "linearize",
     "list_devices",
     "memory_stats",

@@ -15,12 +15,14 @@ from polygrad import dtypes
 from polygrad.ops.table import TABLE
 from polygrad.testing.draw import Draw
 
-USUAL = {"bool": [pg.bool], "int": [pg.int32], "float": [pg.float32]}
+USUAL = {"bool": [pg.bool], "int": [pg.int32], "float": [pg.float32], "complex": [pg.complex64]}
 WHOLE = {
     "bool": [],
     "int": [pg.int8, pg.int16, pg.int64, pg.uint8, pg.uint16, pg.uint32, pg.uint64],
     "float": [pg.float64, pg.float16, pg.bfloat16],
+    "complex": [pg.complex128],
 }
+WIDE = {"float": np.float64, "complex": np.complex128}
 TOLERANCE = {"float64": 1e-12, "float32": 3e-5, "float16": 6e-3, "bfloat16": 5e-2}
 HALF = ("float16", "bfloat16")
 
@@ -55,8 +57,8 @@ def with_arrays(value):
 
 def widened(value):
     """Return a call's argument with floats as float64, for the reference."""
-    if isinstance(value, np.ndarray) and value.dtype in dtypes.FLOATS:
-        return value.astype(np.float64)
+    if isinstance(value, np.ndarray) and value.dtype in dtypes.DIFFERENTIABLE:
+        return value.astype(WIDE[dtypes.KINDS[value.dtype]])
     if isinstance(value, (list, tuple)):
         return type(value)(widened(v) for v in value)
     return value
@@ -81,12 +83,12 @@ def check(got, want, dtype, factor):
     assert value.shape == want.shape
     assert value.dtype == got.dtype
     assert dtypes.KINDS[got.dtype] == dtypes.KINDS[dtypes.as_dtype(want.dtype)]
-    if dtypes.KINDS[got.dtype] != "float":
+    if got.dtype not in dtypes.DIFFERENTIABLE:
         np.testing.assert_array_equal(value, want.astype(value.dtype))
         return
-    assert dtypes.KINDS[dtype] != "float" or got.dtype is dtype
-    limit = TOLERANCE[got.dtype.name] * factor
-    np.testing.assert_allclose(value.astype(np.float64), want, rtol=limit, atol=limit)
+    assert dtype not in dtypes.DIFFERENTIABLE or dtypes.part(got.dtype) is dtypes.part(dtype)
+    limit = TOLERANCE[dtypes.part(got.dtype).name] * factor
+    np.testing.assert_allclose(value.astype(WIDE[dtypes.KINDS[got.dtype]]), want, rtol=limit, atol=limit)
 
 
 def compare(op, dtype, device, pick=list):

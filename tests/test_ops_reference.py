@@ -18,8 +18,10 @@ DTYPES = {
     "bool": [dtypes.bool_],
     "int": [dtypes.int32, dtypes.int64, dtypes.uint8],
     "float": [dtypes.float64, dtypes.float32, dtypes.float16],
+    "complex": [dtypes.complex128, dtypes.complex64],
 }
 TOLERANCE = {dtypes.float64: 1e-12, dtypes.float32: 3e-5, dtypes.float16: 6e-3}
+WIDE = {"float": np.float64, "complex": np.complex128}
 ROUNDS = 2
 
 CASES = [
@@ -42,8 +44,8 @@ def nodes(value: Any) -> Any:
 
 def widened(value: Any) -> Any:
     """Return a call's argument with floats as float64, for the reference."""
-    if isinstance(value, np.ndarray) and value.dtype in dtypes.FLOATS:
-        return value.astype(np.float64)
+    if isinstance(value, np.ndarray) and value.dtype in dtypes.DIFFERENTIABLE:
+        return value.astype(WIDE[dtypes.KINDS[value.dtype]])
     if isinstance(value, (list, tuple)):
         return type(value)(widened(v) for v in value)
     return value
@@ -62,12 +64,12 @@ def check(got: Node, want: Any, dtype: dtypes.DType, scale: float) -> None:
     assert got.shape == want.shape
     assert value.shape == want.shape
     assert dtypes.KINDS[got.dtype] == dtypes.KINDS[dtypes.as_dtype(want.dtype)]
-    if dtypes.KINDS[got.dtype] != "float":
+    if got.dtype not in dtypes.DIFFERENTIABLE:
         np.testing.assert_array_equal(value, want.astype(value.dtype))
         return
-    assert dtype not in dtypes.FLOATS or got.dtype is dtype
-    limit = TOLERANCE[got.dtype] * scale
-    np.testing.assert_allclose(value.astype(np.float64), want, rtol=limit, atol=limit)
+    assert dtype not in dtypes.DIFFERENTIABLE or dtypes.part(got.dtype) is dtypes.part(dtype)
+    limit = TOLERANCE[dtypes.part(got.dtype)] * scale
+    np.testing.assert_allclose(value.astype(WIDE[dtypes.KINDS[got.dtype]]), want, rtol=limit, atol=limit)
 
 
 @pytest.mark.parametrize(("op", "dtype"), CASES)

@@ -19,6 +19,7 @@ from polygrad.ops import batching
 from polygrad.ops.table import TABLE
 from polygrad.testing.draw import Draw
 from polygrad.testing.interpret import evaluate, leaf
+from polygrad.testing.primitives import CALLS, operands_of
 
 N = 3
 
@@ -89,33 +90,6 @@ def test_an_op_whose_shape_depends_on_values_has_no_example(name):
         pg.vmap(getattr(pg, name))(pg.asarray([[1.0, 0.0], [2.0, 2.0]]))
 
 
-FLOAT, INT, SQUARE, ROWS = (3, 4), (5,), (2, 4, 4), (3,)
-# Operands (a shape for floats; (shape, low, high) for ints) and attributes of primitives that are not elementwise.
-PRIMITIVES = {
-    "alias": ([FLOAT], ()),
-    "astype": ([FLOAT], (pg.float32,)),
-    "bitcast": ([FLOAT], (pg.int64,)),
-    "check_": ([((3, 2), -4, 3)], (4, False)),
-    "expand_": ([(3, 1)], ((2, 3, 4),)),
-    "gather_": ([(4, 5), ((3, 1), -4, 3)], ((3, 5), (-1, 1))),
-    "matmul_": ([(3, 4), (4, 2)], ()),
-    "max_": ([(3, 4)], ((1,),)),
-    "min_": ([(3, 4)], ((0, 1),)),
-    "pad_": ([FLOAT], ((1, 0), (0, 2), 7.0)),
-    "permute_": ([(2, 3, 4)], ((2, 0, 1),)),
-    "prod_": ([(3, 4)], ((0,),)),
-    "put_": ([(5, 4), (2, 4)], ((1, 0), (2, 1), (2, 4))),
-    "recurrence_": ([(3, 4), (3, 4)], ()),
-    "reshape_": ([(3, 4)], ((2, 6),)),
-    "scan_": ([(3, 4)], ("prod",)),
-    "scatter_reduce_rows_": ([(5, 2), (INT, -4, 3)], (4, "max")),
-    "scatter_rows_": ([(5, 2), (INT, -4, 3)], (4,)),
-    "slice_": ([(5, 4)], ((4, 1), (-2, 1), (2, 3))),
-    "sort_": ([(3, 4)], ()),
-    "sort_values_": ([(3, 4)], ()),
-    "sum_": ([(2, 3, 4)], ((0, 2),)),
-    "windows_": ([(2, 5, 6)], ((2, 3), (1, 2), (2, 1))),
-}
 ELSEWHERE = {
     "analytic_": "complex functions, in test_complex*.py",
     "call_output_": "functions with written derivatives, below",
@@ -128,25 +102,22 @@ ELSEWHERE = {
 def test_every_primitive_is_read_by_a_test():
     kinds = batching.LEAVES | {"composite", "elementwise"}
     left = [op.name for op in TABLE.values() if op.kind not in kinds and op.call not in LIBRARIES]
-    assert sorted(left) == sorted(PRIMITIVES.keys() | ELSEWHERE.keys())
+    assert sorted(left) == sorted(CALLS.keys() | ELSEWHERE.keys())
 
 
 # Calls of libraries at the waist whose public functions stand among the samples, with any number of batch axes.
 LIBRARIES = {op.call for op in TABLE.values() if op.kind == "library"} - {
-    op.call for op in TABLE.values() if op.name in PRIMITIVES.keys() | ELSEWHERE.keys()
+    op.call for op in TABLE.values() if op.name in CALLS.keys() | ELSEWHERE.keys()
 }
 
 
-@pytest.mark.parametrize("name", sorted(PRIMITIVES))
+@pytest.mark.parametrize("name", sorted(CALLS))
 def test_a_primitive_of_all_examples_is_that_of_each(name):
-    operands, attrs = PRIMITIVES[name]
     draw = Draw(np.random.default_rng(5), pg.float64)
-
-    def one(spec):
-        return draw.array(spec, -2, 2) if all(isinstance(n, int) for n in spec) else draw.ints(*spec)
-
-    calls = [((*map(one, operands), *attrs), {}) for _ in range(N)]
-    for moving in {tuple(range(len(operands))), (0,), (len(operands) - 1,)}:
+    drawn = [operands_of(name, draw) for _ in range(N)]
+    calls = [((*operands, *attrs), {}) for operands, attrs in drawn]
+    count = len(drawn[0][0])
+    for moving in {tuple(range(count)), (0,), (count - 1,)}:
         check_against_loop(recorder(name), calls, moving)
 
 

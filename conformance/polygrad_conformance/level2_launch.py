@@ -61,7 +61,7 @@ def _scalar_result(bench: Bench, op: str, dtype: str) -> Array:
     if key not in bench.memo:
         try:
             bench.memo[key] = _run(bench, calls)
-        except Exception:
+        except BaseException:  # a driver may raise SystemExit, too
             if len(calls) == 1:
                 raise
             bench.memo[key] = None  # one of them is at fault: from now on each is launched alone

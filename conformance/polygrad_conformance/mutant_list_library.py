@@ -20,7 +20,8 @@ def _add(op: str, name: str, work: Callable[..., Any], *killers: str) -> None:
 
 
 def _contiguous(ref: Ref) -> Ref:
-    strides, step = [], 1
+    strides: list[int] = []
+    step = 1
     for extent in reversed(ref.shape):
         strides.insert(0, step)
         step *= extent

@@ -89,13 +89,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """End the workers; a run for devices in which nothing passed is a failure."""
+    """End the workers; a run for devices in which nothing passed, or a whole one that tested too little, has failed."""
     state = session.config.stash.get(KEY, None)
     if state is None:
         return
+    too_little = False
     for run in state.runs.values():
-        run.finish()
-    if state.devices and not state.passed and not session.config.option.collectonly and exitstatus in (0, 5):
+        report = run.finish()
+        too_little |= run.whole and report.exit_code != 0
+    nothing = state.devices and not state.passed and not session.config.option.collectonly
+    if (nothing or too_little) and exitstatus in (0, 5):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -107,5 +110,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if not state.passed:
         terminalreporter.write_line("polygrad conformance: nothing was tested, which is a failure", red=True)
     for run in state.runs.values():
-        for sentence in run.report.stale:
+        report = run.report
+        sentences = [*report.stale, *(f"{word} is declared, and no test has used it" for word in report.vacuous)]
+        sentences += [f"the test {name} of the manifest is lost" for name in report.missing]
+        for sentence in sentences:
             terminalreporter.write_line(f"polygrad conformance: {sentence}", red=True)

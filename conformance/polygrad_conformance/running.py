@@ -200,7 +200,7 @@ class DeviceRun:
             self._worker = None
             status = "hung" if isinstance(end, Hung) else "crashed"
             return Outcome(name, 0, status, time.monotonic() - began, cleaned(str(end)))
-        answer = cleaned(answer)
+        answer = dict(cleaned(answer))
         self.report.exercised |= set(answer.get("exercised", ()))
         _merge(self.report.figures, answer.get("figures", {}))
         return answer
@@ -219,10 +219,14 @@ class DeviceRun:
         self.report.outcomes.append(outcome)
         return outcome
 
+    @property
+    def whole(self) -> bool:
+        """Whether every check of the suite was asked for, so that it can be said what no check has used."""
+        return {o.id for o in self.report.outcomes} >= set(all_checks())
+
     def finish(self) -> Report:
         """Look for what is declared and unused, and unused and working; end the worker."""
-        whole = levels_of(self.options.level) == set(LEVELS) and not self.options.pattern
-        if whole and self._worker is not None:
+        if self.whole and self._worker is not None:
             families = ("dtype.", "scalar.", "reduction.", "op.")
             declared = {word for word in self.have if word.startswith(families)}
             self.report.vacuous = sorted(declared - self.report.exercised)

@@ -62,6 +62,16 @@ def test_a_run_that_tested_nothing_fails(tmp_path):
     assert "nothing was tested, which is a failure" in text
 
 
+def test_a_run_that_tests_less_than_is_declared_fails(tmp_path):
+    bad = (*SUITE, "--device=bad:0", "--driver-plugin=bad_drivers:hidden")
+    code, text = pytest_run(tmp_path, *bad, "-q")
+    assert code == 1, text
+    assert "8 passed" in text
+    assert "scalar.add is declared, and no test has used it" in text
+    code, text = pytest_run(tmp_path, *bad, "-q", "-k", "L0.info.sets")
+    assert code == 0, text
+
+
 def test_a_device_that_cannot_be_opened_fails(tmp_path):
     code, text = pytest_run(tmp_path, *SUITE, "--device=no_such:0", "-k", "L0.info.sets")
     assert code == 1, text

@@ -5,15 +5,18 @@ Not here: whether tests find faults (`test_self_test.py`), reports (`test_report
 """
 
 import json
+import os
+import platform
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from polygrad.cli import main
 from polygrad.driver import ExpectedFailure, Requirements
-from polygrad_conformance import gating, running
+from polygrad_conformance import gating, report_files, running
 from polygrad_conformance.checks import all_checks
 from polygrad_conformance.outcome import FAILED, NOT_LOADED, OK, STALE, TOO_LITTLE, USAGE
 from polygrad_conformance.running import Options, run
@@ -42,7 +45,7 @@ def test_every_check_says_what_it_checks():
     assert [c.id for c in all_checks().values() if not c.doc] == []
 
 
-@pytest.mark.parametrize("ordinal", range(7))
+@pytest.mark.parametrize("ordinal", range(8))
 def test_the_strict_devices_reach_the_core_tier(ordinal):
     report = run(f"strict:{ordinal}", Options(level="0-3", plugins=("bad_drivers:strict",)))
     assert [(o.id, o.message) for o in report.outcomes if o.status not in ("passed", "skipped")] == []
@@ -82,6 +85,54 @@ def test_a_driver_that_ends_the_process_cannot_be_opened():
     report = bad("exiting")
     assert "ended with code 7" in report.refused
     assert report.exit_code == NOT_LOADED
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "status", "said"),
+    [
+        ("boasting", "L2.scalar.erf.float32", "failed", "erf is not there"),
+        ("boasting", "L2.const.float64", "failed", "constants of float64"),
+        ("boasting", "L1.memory.over_limit", "passed", ""),
+        ("leaking", "L8.leak.kernels", "failed", "the device lost"),
+        ("throwing", "L2.scalar.sqrt.float32", "failed", "SystemExit"),
+        ("throwing", "L2.scalar.floor.float32", "failed", "KeyboardInterrupt"),
+        ("throwing", "L2.scalar.less.float32", "failed", "its message cannot be shown"),
+        ("throwing", "L2.launch.extents", "failed", "RecursionError"),
+        ("aborting", "L1.write.order", "crashed", "SIGABRT"),
+        ("mute", "L2.iota.int32", "passed", ""),
+    ],
+)
+def test_whatever_a_driver_does_is_an_outcome_and_the_rest_runs(name, check, status, said, monkeypatch):
+    monkeypatch.setattr(running, "REPEATS", 0)
+    job = running.DeviceRun("bad:0", Options(plugins=(f"bad_drivers:{name}",)))
+    assert job.start() == ""
+    checks = all_checks()
+    outcome = job.one(checks[check])
+    assert (outcome.status, said in outcome.message) == (status, True), outcome
+    assert job.one(checks["L0.info.sets"]).status == "passed"
+    job.finish()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("asleep", "no answer within 3 s"), ("forgetful", "SystemExit: the licence has expired")]
+)
+def test_a_driver_that_does_not_open_is_refused(name, said, monkeypatch):
+    monkeypatch.setattr(running, "START", 3.0)
+    report = bad(name, limit=3)
+    assert said in report.refused
+    assert report.exit_code == NOT_LOADED
+
+
+def test_a_report_holds_no_path_and_no_host_name(tmp_path):
+    report = bad("telling", pattern="L2.[it]*")
+    assert {o.status for o in report.outcomes} == {"failed"}
+    assert any("a / b / c" in o.source for o in report.outcomes)
+    report_files.write(report, tmp_path)
+    words = [platform.node(), str(Path.home()), os.getcwd(), str(HERE), tempfile.gettempdir() + "/"]
+    texts = {p: p.read_text() for p in tmp_path.rglob("*") if p.is_file()}
+    found = [(p.name, w) for p, text in texts.items() for w in words if len(w) > 2 and w in text]
+    assert found == []
+    assert ".../bad_drivers.py" in texts[tmp_path / "report.json"]
 
 
 def test_a_driver_that_does_not_exist_cannot_be_opened():
@@ -141,14 +192,24 @@ def test_an_expected_failure_wants_its_facts():
         Requirements(unsupported={"L1.*": ""})
 
 
-def test_a_driver_may_print_and_what_works_undeclared_is_told():
+def test_a_driver_may_print_and_what_works_undeclared_is_told(monkeypatch):
+    only = {"L0.info.sets": all_checks()["L0.info.sets"]}
+    monkeypatch.setattr(running, "all_checks", lambda: only)
     job = running.DeviceRun("bad:0", Options(plugins=("bad_drivers:chatty",)))
     assert job.start() == ""
-    job.one(all_checks()["L0.info.sets"])
+    job.one(only["L0.info.sets"])
     report = job.finish()
-    assert report.undeclared == ["scalar.erf", "reduction.prod"]
+    assert report.undeclared == ["scalar.erf", "reduction.prod", "dtype.int16"]
     assert "op.matmul" not in report.vacuous  # it is not declared
     assert "scalar.add" in report.vacuous
+    assert report.exit_code == TOO_LITTLE
+
+
+def test_a_driver_that_lets_no_test_near_what_it_declares_has_not_passed():
+    report = bad("hidden")
+    assert report.count("unsupported") > 500
+    assert "scalar.add" in report.vacuous
+    assert report.tier == "none"
     assert report.exit_code == TOO_LITTLE
 
 
@@ -166,6 +227,7 @@ def test_time_that_is_over_leaves_tests_not_run():
         (["strict:0", "-k", "nonsense"], "no test matches"),
         (["diff", "one.json"], "diff takes two reports"),
         (["strict:0", "--replay", "no-such-file.json"], "no-such-file.json"),
+        (["matrix", "one.json"], "matrix takes reports and a page"),
     ],
 )
 def test_a_wrong_command_line_is_code_2(arguments, said, capsys):

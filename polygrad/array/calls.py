@@ -15,10 +15,10 @@ from polygrad.array.object import Array
 from polygrad.array.recording import close_recording, enable_grad, no_grad, open_recording, private_leaves, seed_for
 from polygrad.array.transforms import sealed, zeros_like
 from polygrad.array.tree import flatten, map_tree
-from polygrad.autograd import Call
+from polygrad.autograd import Call, gradient_of
 from polygrad.errors import GradError
 from polygrad.graph.functions import F
-from polygrad.graph.node import RECORDING, Node, newest, watches
+from polygrad.graph.node import RECORDING, Node, like_parts, newest, parts, watches
 from polygrad.runtime.structure import active_mask
 
 
@@ -28,19 +28,42 @@ Side = Callable[[list[Array | None]], Sequence[Any]]
 def _call(outputs: list[Array], inputs: Sequence[Node], pull: Side, push: Side | None = None) -> list[Array]:
     """Return *outputs* as results of one call whose derivative by *inputs* is *pull*, and forward *push*."""
 
-    def of_nodes(side: Side) -> Callable[[list[Node | None]], list[Node | None]]:
+    values = [o._node for o in outputs]
+
+    def of_nodes(side: Side, before: Sequence[Node], after: Sequence[Node]) -> Callable[..., list[Node | None]]:
         def rule(given: list[Node | None]) -> list[Node | None]:
-            found = side([None if g is None else Array(g) for g in given])
-            return [None if g is None else g._node for g in found]
+            found = side([None if g is None else Array(g) for g in _joined(given, before)])
+            return _split([None if g is None else g._node for g in found], after)
 
         return rule
 
-    call = Call(tuple(inputs), len(outputs), of_nodes(pull), None if push is None else of_nodes(push))
-    nodes = [F.call_output_(o._node, *call.inputs, k) for k, o in enumerate(outputs)]
+    flat = [p for value in values for p in parts(value)]
+    call = Call(
+        tuple([p for x in inputs for p in parts(x)]),
+        len(flat),
+        of_nodes(pull, values, inputs),
+        None if push is None else of_nodes(push, inputs, values),
+    )
+    nodes = [F.call_output_(p, *call.inputs, k) for k, p in enumerate(flat)]
     for node in nodes:
         if node.mask:  # else nobody will ask, and the call would keep its inputs alive
             node.leaf = call
-    return [Array(n) for n in nodes]
+    made = iter(nodes)
+    return [Array(like_parts(value, [next(made) for _ in parts(value)])) for value in values]
+
+
+def _joined(given: Sequence[Node | None], like: Sequence[Node]) -> list[Node | None]:
+    """Return what was given for the parts of nodes as one for each node."""
+    rest = iter(given)
+    return [gradient_of({p: g for p in parts(n) if (g := next(rest)) is not None}, n) for n in like]
+
+
+def _split(found: Sequence[Node | None], like: Sequence[Node]) -> list[Node | None]:
+    """Return nodes, one for each of *like*, as the parts that those have."""
+    out: list[Node | None] = []
+    for g, n in zip(found, like, strict=True):
+        out += [None] * len(parts(n)) if g is None else parts(F.astype(g, n.aval.dtype) if type(g) is not type(n) else g)
+    return out
 
 
 def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,7 +81,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         arguments, rebuild = flatten(list(args))
-        floats = [k for k, x in enumerate(arguments) if dtypes.KINDS[x.dtype] == "float"]
+        floats = [k for k, x in enumerate(arguments) if x.dtype in dtypes.DIFFERENTIABLE]
         start = snapshot()
         with no_grad(), _found_elsewhere() as elsewhere:
             out = f(*rebuild([x.detach() for x in arguments]), **kwargs)
@@ -114,7 +137,7 @@ def _swept_to(ends: list[Node], made: list[Array], cotangents: list[Array | None
         if c is not None and m._node.mask & mask
     ]
     found, _ = swept(seeds, mask, ends=frozenset(ends))
-    return [found.get(node) for node in ends]
+    return [gradient_of(found, node) for node in ends]
 
 
 class custom_vjp:  # noqa: N801  used as a decorator, like a function
@@ -166,8 +189,8 @@ class custom_vjp:  # noqa: N801  used as a decorator, like a function
             grads: list[Any] = []
             for g, a in zip(found, args, strict=True):
                 leaves, _ = flatten(a)
-                parts = flatten(g)[0]
-                grads += parts if leaves and len(parts) == len(leaves) else [None] * len(leaves)
+                given = flatten(g)[0]
+                grads += given if leaves and len(given) == len(leaves) else [None] * len(leaves)
             return grads
 
         return rebuild(_call(outputs, [x._node for x in inputs], pull))
@@ -222,7 +245,7 @@ class custom_jvp:  # noqa: N801  used as a decorator, like a function
         if self._rule is None:
             raise GradError(f"{self._f.__name__} is a custom_jvp without a derivative: call its defjvp(rule) first")
         leaves, _ = flatten(list(args))
-        moving = [k for k, x in enumerate(leaves) if dtypes.KINDS[x.dtype] == "float"]
+        moving = [k for k, x in enumerate(leaves) if x.dtype in dtypes.DIFFERENTIABLE]
         with no_grad():
             outputs, rebuild = flatten(self._f(*args))
 

@@ -127,7 +127,7 @@ def _bound(node: Node) -> None:
 on_growth(_bound)
 
 
-def _look(node: Node, words: str) -> int:
+def _look(node: Node) -> int:
     """Read a 0-d integer on which the shape of a result depends."""
     node.device = node.device or resolve(None)
     return int(interchange.to_numpy(node))

@@ -13,14 +13,19 @@ from polygrad import dtypes
 from polygrad.array.config import default_complex, default_float, default_int, held, resolve
 from polygrad.array.object import Array
 from polygrad.array.operators import as_node
+from polygrad.array.views import reshaped, shown
 from polygrad.errors import DeviceError
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node, apply
 from polygrad.ops.table import TABLE, Op
 
-CREATION = {"full", "zeros", "ones", "empty", "arange", "linspace", "eye", "tri"}
+CREATION = {"full", "zeros", "ones", "empty", "arange", "linspace", "eye", "tri", "fftfreq", "rfftfreq"}
 LIKE = {"full_like", "zeros_like", "ones_like", "empty_like"}
-_DEFAULTED = {"zeros", "ones", "empty", "linspace", "eye", "tri"}
+VIEWS = {
+    "reshape", "permute_dims", "matrix_transpose", "expand_dims", "squeeze", "flip", "moveaxis", "swapaxes",
+    "broadcast_to", "broadcast_arrays", "unstack", "split",
+}  # fmt: skip
+_DEFAULTED = {"zeros", "ones", "empty", "linspace", "eye", "tri", "fftfreq", "rfftfreq"}
 
 
 def wrap(result: Any, device: str | None = None) -> Any:
@@ -69,6 +74,21 @@ def _public(op: Op) -> Callable[..., Any]:
             RECORDING.enabled, RECORDING.observer = before, outer
 
     return _sign(_quick(op, wrapped) if op.kind == "elementwise" else wrapped, op)
+
+
+def _viewing(op: Op) -> Callable[..., Any]:
+    """Return a function whose results are views of its operands; see `views.py`."""
+    general = _public(op)
+
+    @functools.wraps(general)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return shown(general, args, kwargs) if args and isinstance(args[0], Array) else general(*args, **kwargs)
+
+    @functools.wraps(general)
+    def reshape(x: Any, /, shape: Any, *, copy: bool | None = None, **kwargs: Any) -> Any:
+        return reshaped(general, x, shape, copy, kwargs) if isinstance(x, Array) else general(x, shape, copy=copy)
+
+    return reshape if op.name == "reshape" else wrapped
 
 
 def _quick(op: Op, general: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,14 +179,19 @@ def same_device(op: str, *arrays: Array) -> None:
         raise DeviceError.mixed(op, [f"{a._node.aval!r} on {a.device}" for a in arrays]) from None
 
 
-def make_all() -> dict[str, Callable[..., Any]]:
-    """Return the public functions by name."""
-    out = {}
+def make_all() -> dict[str, dict[str, Callable[..., Any]]]:
+    """Return the public functions by name, for each namespace: main, linalg, fft."""
+    out: dict[str, dict[str, Callable[..., Any]]] = {"main": {}, "linalg": {}, "fft": {}}
     for op in TABLE.values():
         if op.name.endswith("_") or not op.public or op.name in PRIVATE:
             continue
         maker = _creating if op.name in CREATION else _liking if op.name in LIKE else _public
-        out[op.name] = maker(op)
+        maker = _viewing if op.name in VIEWS else maker
+        made = maker(op)
+        for place in op.where.split():
+            out[place][op.name] = made
+        if "main" not in op.where:
+            made.__module__ = f"polygrad.{op.where}"
     return out
 
 
@@ -199,7 +224,8 @@ PRIVATE = {
     "host_scalar",
 }
 
-FUNCTIONS = make_all()
+NAMESPACES = make_all()
+FUNCTIONS = NAMESPACES["main"]
 
 
 def _add_methods() -> None:

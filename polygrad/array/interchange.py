@@ -194,6 +194,15 @@ def numpy_from_dlpack(value: Any) -> Any:
     return np.from_dlpack(value)
 
 
+def true_positions(mask: Any) -> Any:
+    """Return the positions at which a NumPy array or a bool is true, in C order: an array for each axis, at least one.
+
+    >>> [at.tolist() for at in true_positions(np.asarray([[False, True], [True, False]]))]
+    [[0, 1], [1, 0]]
+    """
+    return np.atleast_1d(mask).nonzero()
+
+
 def is_numpy(value: Any) -> bool:
     """Whether *value* is a NumPy array."""
     return isinstance(value, np.ndarray)

@@ -72,7 +72,14 @@ def jacobian(
                 for o in outputs:
                     if dtypes.KINDS[o.dtype] != "float":
                         raise GradError(
-                            f"cannot take the Jacobian of {o.dtype.name} outputs: only float dtypes have gradients"
+                            f"cannot take the Jacobian of {o.dtype.name} outputs: they must have a float dtype; of a "
+                            "complex function take that of its pg.real(...) and pg.imag(...)"
+                        )
+                for x in watched:
+                    if dtypes.KINDS[x.dtype] != "float":
+                        raise GradError(
+                            f"cannot take the Jacobian by {x.dtype.name} inputs: they must have a float dtype; make the "
+                            "complex number of two real ones inside of the function"
                         )
                 table = blocks([o._node for o in outputs], [x._node for x in watched], bit)
         finally:

@@ -1,86 +1,139 @@
-"""Writing into arrays: x[key] = value, as a new value under the same handle.
+"""Writing into arrays: ``x[key] = value`` and ``x += y``, as new values under the same handles.
 
-Here: assignment by basic indices. A recorded value is never changed: the handle is bound to a new node.
-Not here: views that see each other's writes, masks and integer arrays as keys; they come with the rest of the standard.
+Here: what is read from an array, what may be written into it, and how a value is made to fit.
+Not here: how views see it (`views.py`), keys (`keys.py`), updates that return a new array (`at.py`).
+
+A recorded value is never changed: the handles are bound to new nodes, and gradients go the way that the values went.
 """
 
 from typing import Any
 
-from polygrad import dtypes
+from polygrad import dtypes, shapes
 from polygrad.array.creation import asarray
+from polygrad.array.keys import entries_of_key, place_in, single_mask
 from polygrad.array.object import Array
 from polygrad.array.operators import operand
-from polygrad.errors import DTypeError, GradError, ShapeError
+from polygrad.array.views import Step, may_write, stored, view_of, write, write_root
+from polygrad.errors import DTypeError, ShapeError
 from polygrad.graph.functions import F
-from polygrad.graph.node import RECORDING
-from polygrad.ops.indexing import entries_of, position_of
-from polygrad.ops.layout import slice_
+from polygrad.graph.node import RECORDING, Node
+from polygrad.ops.indexing import Place, read
+from polygrad.ops.layout import reshape_, slice_
+from polygrad.ops.placing import wide_value
+
+
+def taken(source: Array, key: Any) -> Array:
+    """Return ``source[key]``: a view if the key is made of ints, slices, Ellipsis and None, else a copy."""
+    entries = entries_of_key(key, source.device)
+    node, place = place_in(entries, source._node, source.device)
+    if node is not source._node or place.arrays:
+        return Array(read(F, node, place))
+    return view_of(source, _read, place)
+
+
+def _read(node: Node, place: Place) -> Node:
+    return read(F, node, place)  # type: ignore[no-any-return]
 
 
 def assign(target: Array, key: Any, value: Any) -> None:
-    """Bind *target* to its value with the elements at *key* replaced.
+    """Replace the elements of *target* at *key*, in all handles that show them.
+
+    Where an index array names an element several times, the last value stays, on every device.
 
     Raises
     ------
     GradError
         If *target* is a leaf that needs gradients, outside of `no_grad`.
     DTypeError
-        If *key* is not made of ints, slices, Ellipsis and None.
+        If *key* is no key, or *value* cannot be cast to the array's dtype.
     ShapeError
-        If *value* does not broadcast to the place.
+        If *value* does not broadcast to the place, or *target* is a broadcast view.
     """
-    leaf = target.requires_grad and target.is_leaf
-    if leaf and RECORDING.enabled:
-        raise GradError("cannot write into a leaf that needs gradients: do it in pg.no_grad(), or on a copy")
+    may_write(target)
     node = target._node
-    found = basic_slices(key, node.shape)
-    if found is None:
-        raise DTypeError(
-            f"cannot assign at {key!r}: keys are ints, slices, Ellipsis and None; for others build the array with "
-            "pg.where(...)"
-        )
-    starts, steps, sizes, shape = found
-    put = asarray(value, device=target.device)._node if isinstance(value, (list, tuple)) else operand(value, node)
+    put = value_for(target, value)
+    entries = entries_of_key(key, target.device)
+    mask = single_mask(entries)
+    if mask is not None and put.aval.size == 1 and mask.aval.shape == node.aval.shape[: mask.ndim]:
+        wide = F.reshape_(mask, (*mask.aval.shape, *(1,) * (node.ndim - mask.ndim)))
+        write(target, F.where(wide, F.reshape_(put, ()), node))  # needs no count of what is true
+        return
+    whole, place = place_in(entries, node, target.device)
+    if whole is not node or place.arrays:
+        write(target, F.reshape(F.update_(whole, put, "set", place), node.aval.shape))
+        return
+    wide = wide_value(F, put, place.shape)
+    if not shapes.size(place.shape):
+        return
+    link = target._link
+    root, steps = link[:2] if type(link) is tuple else (target, ())
+    steps = (*steps, Step(slice_, (place.starts, place.steps, place.sizes), node.aval.shape))
+    steps = (*steps, Step(reshape_, (place.shape,), place.sizes))
+    write_root(root, stored(root._node, steps, wide))
+
+
+LONGEST = 32  # writes in a row that wait to be done
+
+
+def bounded(target: Array) -> None:
+    """Compute an array that many writes in a row wait for: a plan for so many serves the next ones too.
+
+    Nothing of a vmap can be computed yet; and in `pg.eager` all has been.
+    """
+    root = target._link[0] if type(target._link) is tuple else target
+    node = root._node
+    if node.depth < LONGEST or node.depth % LONGEST or RECORDING.batches:
+        return
+    for _ in range(LONGEST):
+        if node.spec.op.kind != "put" or node.storage is not None:
+            return
+        node = node.parents[0]
+    del node
+    root.realize()
+
+
+def value_for(target: Array, value: Any) -> Node:
+    """Return what is written as a node of the target's dtype."""
+    node = target._node
+    if isinstance(value, (list, tuple)):
+        put: Node | None = asarray(value, device=target.device)._node
+    else:
+        put = operand(value, node)
     if put is None:
         raise DTypeError(f"cannot assign {value!r}: convert it with pg.asarray(...)")
-    put = F.astype(put, node.dtype)
-    try:
-        wide = F.broadcast_to(put, shape)
-    except ShapeError:
+    if dtypes.KINDS[put.aval.dtype] == "complex" and dtypes.KINDS[node.aval.dtype] != "complex":
+        raise DTypeError(
+            f"cannot assign {put.aval.dtype.name} to an array of {node.aval.dtype.name}: take pg.real(...) of it"
+        )
+    return F.astype(put, node.aval.dtype)  # type: ignore[no-any-return]
+
+
+_LADDER = ("bool", "int", "float", "complex")
+
+
+def replace(target: Array, result: Node, verb: str) -> None:
+    """Give *target* the result of an in-place operator, which keeps its shape and dtype.
+
+    Raises
+    ------
+    ShapeError
+        If the result has another shape.
+    DTypeError
+        If the result has a dtype of a higher kind, or would lose its sign.
+    """
+    may_write(target)
+    if result.aval.shape != target.shape:
         raise ShapeError(
-            f"cannot assign shape {list(put.shape)} to a place of shape {list(shape)}: it must broadcast to it"
-        ) from None
-    back = slice_.vjp[0]  # type: ignore[index]
-    assert back is not None  # noqa: S101  slices are differentiable
-    block = F.reshape_(wide, sizes)
-    here = F.full_of(True, block, dtypes.bool_)
-    placed = back(F, block, None, node, starts, steps, sizes)
-    mask = back(F, here, None, node, starts, steps, sizes)
-    target._node = F.where(mask, placed, node)
-    if leaf:  # in no_grad: the handle stays a leaf, of the new value
-        target.requires_grad = True
-
-
-def basic_slices(key: Any, shape: tuple[int, ...]) -> tuple[Any, Any, Any, Any] | None:
-    """Return starts, steps and sizes for each axis, and the shape of the place; None if the key is not a basic one."""
-    parts = key if isinstance(key, tuple) else (key,)
-    if any(hasattr(k, "dtype") or isinstance(k, (list, bool)) for k in parts):
-        return None
-    starts, steps, sizes, place = [], [], [], []
-    axis = 0
-    for entry in entries_of(key, shape):
-        if entry is None:
-            place.append(1)
-            continue
-        n = shape[axis]
-        if isinstance(entry, slice):
-            start, stop, step = entry.indices(n)
-            size = len(range(start, stop, step))
-            place.append(size)
-        else:
-            start, step, size = position_of(entry, axis, n), 1, 1
-        starts.append(start if size else 0)
-        steps.append(step if size else 1)
-        sizes.append(size)
-        axis += 1
-    return tuple(starts), tuple(steps), tuple(sizes), tuple(place)
+            f"cannot {verb} in place: the result has shape {list(result.aval.shape)}, the array "
+            f"{list(target.shape)}; write x = x ... for a new array"
+        )
+    have, wanted = result.aval.dtype, target.dtype
+    if have is not wanted:
+        lower = _LADDER.index(dtypes.KINDS[have]) > _LADDER.index(dtypes.KINDS[wanted])
+        if lower or (have in dtypes.SIGNED and wanted in dtypes.UNSIGNED):
+            raise DTypeError(
+                f"cannot {verb} in place: the result has dtype {have.name}, the array {wanted.name}; cast an operand "
+                "with .astype(...), or write x = x ... for a new array"
+            )
+        result = F.astype(result, wanted)
+    write(target, result)

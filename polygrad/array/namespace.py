@@ -11,6 +11,7 @@ from polygrad.array.config import default_complex, default_float, default_int, g
 from polygrad.driver.binding import list_devices
 from polygrad.driver.loader import REGISTRY
 from polygrad.errors import DTypeError
+from polygrad.shapes import as_shape, broadcast
 
 _KINDS = {
     "bool": (dtypes.bool_,),
@@ -85,20 +86,37 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     return dtypes.as_dtype(dtype) is dtypes.as_dtype(kind)
 
 
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that shapes broadcast to.
+
+    Raises
+    ------
+    ShapeError
+        If two sizes of an axis differ and neither is 1.
+
+    Examples
+    --------
+    >>> import polygrad as pg
+    >>> pg.broadcast_shapes((3, 1), (4,))
+    (3, 4)
+    """
+    return broadcast("broadcast", *[as_shape("broadcast", s) for s in shapes]) if shapes else ()
+
+
 class NamespaceInfo:
     """The standard's inspection API."""
 
     def capabilities(self) -> dict[str, Any]:
         """Return what the namespace can do."""
-        return {"boolean indexing": False, "data-dependent shapes": False, "max dimensions": None}
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": None}
 
     def default_device(self) -> str:
         """Return the device that new arrays go to."""
         return get_device()
 
-    def devices(self) -> list[str]:
+    def devices(self) -> tuple[str, ...]:
         """Return all devices."""
-        return list_devices(REGISTRY)
+        return tuple(list_devices(REGISTRY))
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
         """Return the dtypes that Python numbers get on a device."""
@@ -109,8 +127,11 @@ class NamespaceInfo:
         }  # fmt: skip
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, Any]:
-        """Return the dtypes of a device by name, of a kind if one is given."""
-        have = held(resolve(device))
+        """Return the standard's dtypes that a device has, by name, of a kind if one is given.
+
+        The 16-bit floats are no dtypes of the standard: clients take what is listed here for all they need know.
+        """
+        have = held(resolve(device)) - {"float16", "bfloat16"}
         return {d.name: d for d in dtypes.ALL if d.name in have and (kind is None or isdtype(d, kind))}
 
 

@@ -17,6 +17,9 @@ from polygrad.runtime import transfer
 from polygrad.runtime.realize import realize
 from polygrad.runtime.structure import ALWAYS, active_mask
 
+if TYPE_CHECKING:
+    from polygrad.array.at import At
+
 
 class Array:
     """An n-dimensional array on a device, lazily computed and differentiable.
@@ -33,11 +36,12 @@ class Array:
     Array(14., dtype=float64, device='cpu:0')
     """
 
-    __slots__ = ("__weakref__", "_grad", "_node")
+    __slots__ = ("__weakref__", "_grad", "_link", "_node")
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._grad: Array | None = None
+        self._link: Any = None  # to the views of this array, or to the array that it is a view of: `views.py`
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -76,14 +80,25 @@ class Array:
             raise ShapeError(
                 f"cannot transpose shape {list(self.shape)} by .T: it takes two axes; use .mT or permute_dims"
             )
-        return Array(F.permute_(self._node, (1, 0)))
+        from polygrad.array.views import view_of  # noqa: PLC0415  built on this class
+
+        return view_of(self, F.permute_, (1, 0))
 
     @property
     def mT(self) -> "Array":  # noqa: N802  the Array API's name
         """The transpose of the last two axes, as a view."""
         if self.ndim < 2:  # noqa: PLR2004  a matrix has two axes
             raise ShapeError(f"cannot transpose shape {list(self.shape)} by .mT: it takes at least two axes")
-        return Array(F.swap_last(self._node))
+        from polygrad.array.views import view_of  # noqa: PLC0415  built on this class
+
+        return view_of(self, F.swap_last)
+
+    @property
+    def at(self) -> "At":
+        """The way to updates that return a new array: ``x.at[key].add(v)``, as in JAX."""
+        from polygrad.array.at import At  # noqa: PLC0415  built on this class
+
+        return At(self)
 
     @property
     def real(self) -> "Array":
@@ -315,14 +330,15 @@ class Array:
         return Array(F.astype(self._node, wanted))
 
     def __getitem__(self, key: Any) -> "Array":
-        from polygrad.array.operators import as_key  # noqa: PLC0415  built on this class
+        from polygrad.array.mutation import taken  # noqa: PLC0415  built on this class
 
-        return Array(F.getitem(self._node, as_key(key, self.device)))
+        return taken(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        from polygrad.array.mutation import assign  # noqa: PLC0415  built on this class
+        from polygrad.array.mutation import assign, bounded  # noqa: PLC0415  built on this class
 
         assign(self, key, value)
+        bounded(self)  # when nothing there refers to the old value any more
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         import polygrad  # noqa: PLC0415  the package imports this module

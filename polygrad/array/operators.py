@@ -24,7 +24,10 @@ def as_node(value: Any, device: str | None = None) -> Any:
     if type(value) in (bool, int, float, complex):
         return value
     if isinstance(value, (list, tuple)):
-        return type(value)(as_node(v, device) for v in value) if _has_array(value) else value
+        if not _has_array(value):
+            return value
+        nodes = [as_node(v, device) for v in value]
+        return type(value)(*nodes) if hasattr(value, "_fields") else type(value)(nodes)
     if interchange.is_numpy_scalar(value):
         return value.item()
     if interchange.is_numpy(value):
@@ -37,11 +40,14 @@ def _has_array(values: Any) -> bool:
 
 
 def as_key(key: Any, device: str) -> Any:
-    """Return an index with its arrays as nodes; lists of ints count as integer arrays."""
-    if isinstance(key, tuple):
-        return tuple(as_key(k, device) for k in key)
+    """Return an entry of a key, arrays as nodes; a mask that the host knows stays a NumPy array.
+
+    Lists count as arrays.
+    """
     if isinstance(key, list):
-        return interchange.from_numpy(key, device, dtypes.int64 if not key else None)
+        key = interchange.as_numpy(key) if key else interchange.as_numpy(key).astype(dtypes.int64)
+    if interchange.is_numpy(key):
+        return key if key.dtype == dtypes.bool_ else interchange.from_numpy(key, device, None)
     return as_node(key, device)
 
 
@@ -97,10 +103,26 @@ def _install() -> None:
         forward, reflected = _binary(TABLE[name]) if TABLE[name].kind == "elementwise" else _through(name)
         setattr(Array, f"__{dunder}__", forward)
         setattr(Array, f"__r{dunder}__", reflected)
+        setattr(Array, f"__i{dunder}__", _in_place(TABLE[name], forward))
     for dunder, name in {**ORDERINGS, "eq": "equal", "ne": "not_equal"}.items():
         setattr(Array, f"__{dunder}__", _binary(TABLE[name])[0])
     for dunder, name in {"neg": "negative", "pos": "positive", "invert": "bitwise_invert", "abs": "abs"}.items():
         setattr(Array, f"__{dunder}__", functools.partialmethod(_unary, getattr(F, name)))
+
+
+def _in_place(op: Op, forward: Callable[[Array, Any], Any]) -> Callable[[Array, Any], Any]:
+    """Return the in-place form of an operator: the handle, and whoever shows its elements, get the result."""
+
+    def operator(self: Array, other: Any) -> Any:
+        from polygrad.array.mutation import replace  # noqa: PLC0415  built on this module
+
+        out = forward(self, other)
+        if out is NotImplemented:
+            return out
+        replace(self, out._node, op.verb)
+        return self
+
+    return operator
 
 
 def _unary(self: Array, function: Callable[[Node], Node]) -> Array:

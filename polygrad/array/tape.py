@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from polygrad import dtypes
 from polygrad.array.anomaly import swept
 from polygrad.array.object import Array
 from polygrad.array.recording import (
@@ -23,7 +24,7 @@ from polygrad.array.recording import (
     seed_for,
 )
 from polygrad.array.tree import leaves_of, map_tree
-from polygrad.autograd import spend
+from polygrad.autograd import gradient_of, spend
 from polygrad.errors import GradError
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node, creation_site, watches
@@ -70,7 +71,7 @@ class Record:
     @property
     def grad(self) -> Array | None:
         """The gradient that the tape's backward brought here, or None."""
-        found = self._tape._grads.get(self._node)
+        found = gradient_of(self._tape._grads, self._node)
         return None if found is None else Array(found)
 
     @property
@@ -195,6 +196,11 @@ class Tape:
                 "this tape has given its gradient already and freed the graph: make it with persistent=True to ask "
                 "again"
             )
+        if dtypes.KINDS[target.dtype] == "complex":
+            raise GradError(
+                f"cannot take the gradient of a value of {target.dtype.name}: take it of a real one, pg.abs(...) or "
+                "pg.real(...) say"
+            )
         self._used = True
         grads: dict[Node, Node] = {}
         mask = public_mask()
@@ -206,7 +212,7 @@ class Tape:
                 _, passed = swept([(target._node, seed)], mask, grads.__setitem__)
             if not (self._persistent or self._nested or outside):  # else what is around needs the graph too
                 spend(passed)
-        result = map_tree(lambda x: Array(grads[x._node]) if x._node in grads else Array(_zeros(x)), sources)
+        result = map_tree(lambda x: Array(gradient_of(grads, x._node) or _zeros(x)), sources)
         if not self._persistent:
             self.release()
         return result

@@ -13,7 +13,7 @@ from polygrad.array.anomaly import swept
 from polygrad.array.object import Array
 from polygrad.array.recording import close_recording, enable_grad, open_recording, private_leaves, seed_for
 from polygrad.array.tree import flatten, map_tree
-from polygrad.autograd import push
+from polygrad.autograd import gradient_of, push
 from polygrad.errors import GradError, ShapeError
 from polygrad.graph.functions import F
 from polygrad.graph.node import Node, share
@@ -32,6 +32,12 @@ def zeros_like(x: Array) -> Array:
     node = F.zeros_like(F.cut(x._node))
     node.device = x.device
     return Array(node)
+
+
+def collected(found: dict[Node, Node], arrays: Sequence[Array]) -> list[Array]:
+    """Return what a sweep has found for each of *arrays*, zeros where it has found nothing."""
+    gradients = [gradient_of(found, x._node) for x in arrays]
+    return [zeros_like(x) if g is None else Array(g) for x, g in zip(arrays, gradients, strict=True)]
 
 
 def value_and_grad(
@@ -119,7 +125,7 @@ def _gradients(value: Array, watched: list[Array], bit: int, seed: Array | None 
     found: dict[Node, Node] = {}
     if value._node.mask & bit:
         found, _ = swept([(value._node, start)], bit)
-    return [Array(found[x._node]) if x._node in found else zeros_like(x) for x in watched]
+    return collected(found, watched)
 
 
 def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
@@ -173,7 +179,7 @@ def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[An
         with enable_grad():
             seeds = [(o._node, seed_for(o, c)) for o, c in zip(outputs, given, strict=True) if o._node.mask & bit]
             found, _ = swept(seeds, bit) if seeds else ({}, [])
-        grads = [Array(found[x._node]) if x._node in found else zeros_like(x) for x in watched]
+        grads = collected(found, watched)
         parts, at = [], 0
         for leaves, rebuild in rebuilds:
             parts.append(rebuild([sealed(g, bit) for g in grads[at : at + leaves]]))

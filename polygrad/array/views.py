@@ -10,9 +10,10 @@ were recorded. The root holds weak references to its views, and an array that ne
 no cycles, and what is never written to pays nothing.
 """
 
+import contextlib
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from polygrad import shapes
@@ -78,24 +79,66 @@ def cut_from(node: Node, steps: Steps) -> Node:
 def view_of(source: Array, make: Callable[..., Node], *args: Any) -> Array:
     """Return ``make(source's node, *args)`` as an array: a view of *source* if it is made by movement ops alone."""
     node = source._node
+    if RECORDING.observer is None:
+        return attached(Array(make(node, *args)), source, node)
+    with _unobserved():
+        return attached(Array(make(node, *args)), source, node)
+
+
+@contextlib.contextmanager
+def _unobserved() -> Iterator[None]:
+    """Show nodes to an observer only after the block: it may realize them, which cuts them off from their operands."""
     outer = RECORDING.observer
-    if outer is None:
-        return linked(source, node, make(node, *args))
-    # An observer may realize each node as it is made, and so cut it off from its operands.
     made: list[Node] = []
     RECORDING.observer = made.append
     try:
-        out = linked(source, node, make(node, *args))
+        yield
     finally:
         RECORDING.observer = outer
-    for n in made:
-        outer(n)
+    if outer is not None:
+        for n in made:
+            outer(n)
+
+
+def shown(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function of the namespace whose results, one or several, show elements of its operands."""
+    operands = [a for a in args if isinstance(a, Array)]
+    nodes = [a._node for a in operands]
+    with _unobserved():
+        out = function(*args, **kwargs)
+        results = [out] if isinstance(out, Array) else out
+        if len(operands) == 1:
+            operands, nodes = operands * len(results), nodes * len(results)
+        for result, source, node in zip(results, operands, nodes, strict=True):
+            attached(result, source, node)
     return out
 
 
-def linked(source: Array, node: Node, out: Node) -> Array:
-    """Return *out*, made from *node*, the node of *source*, as a view of it; as a plain array if it is no view."""
-    view = Array(out)
+def reshaped(
+    function: Callable[..., Any], source: Array, shape: Any, copy: bool | None, kwargs: dict[str, Any]
+) -> Array:
+    """Call reshape: its result is a view where strides allow it, as in NumPy, and a copy elsewhere.
+
+    Raises
+    ------
+    ValueError
+        If *copy* is False and a copy is needed.
+    """
+    new = shapes.reshape("reshape", source.shape, shape)
+    viewable = not copy and _nests(source, new)
+    if copy is False and not viewable:
+        raise ValueError(
+            f"cannot reshape this view of shape {list(source.shape)} to {list(new)} without a copy: its elements do "
+            "not lie one after the other; leave copy=False out"
+        )
+    if viewable:
+        return shown(function, (source, new), kwargs)  # type: ignore[no-any-return]
+    return function(source, new, copy=True, **kwargs)  # type: ignore[no-any-return]
+
+
+def attached(view: Array, source: Array, node: Node) -> Array:
+    """Make *view* a view of *source*, whose node was *node*, if movement ops lead from there to it; return it."""
+    out = view._node
     if node.spec.op.kind == "pair" and out.spec.op.kind == "pair":  # both parts move alike
         node, out = node.parents[0], out.parents[0]
     steps: Steps = ()
@@ -117,26 +160,6 @@ def linked(source: Array, node: Node, out: Node) -> Array:
     return view
 
 
-def reshaped(source: Array, shape: Any, copy: bool | None) -> Array:
-    """Return *source* under another shape: a view where strides allow it, as in NumPy, a copy elsewhere.
-
-    Raises
-    ------
-    ValueError
-        If *copy* is False and a copy is needed.
-    """
-    new = shapes.reshape("reshape", source.shape, shape)
-    viewable = not copy and _nests(source, new)
-    if viewable:
-        return view_of(source, F.reshape, new)
-    if copy is False:
-        raise ValueError(
-            f"cannot reshape this view of shape {list(source.shape)} to {list(new)} without a copy: its elements do "
-            "not lie one after the other; leave copy=False out"
-        )
-    return Array(F.reshape(source._node, new) if new != source.shape else F.alias(source._node))
-
-
 def _nests(source: Array, new: shapes.Shape) -> bool:
     """Whether a reshape of a view is one itself; a root counts as contiguous."""
     link = source._link
@@ -145,11 +168,48 @@ def _nests(source: Array, new: shapes.Shape) -> bool:
     root, steps, _ = link
     shape, strides = root.shape, shapes.strides(root.shape)
     for step in steps:
-        at = moved(step.op.kind, step.attrs, _after(step), shape, strides)
-        if at is None:
-            return False
-        shape, strides = at[0], at[1]
-    return moved("reshape", (new,), new, shape, strides) is not None
+        after = _after(step)
+        if step.op.kind == "reshape":
+            found = restrided(shape, strides, after)
+            if found is None:
+                return False
+            shape, strides = after, found
+        else:
+            at = moved(step.op.kind, step.attrs, after, shape, strides)
+            assert at is not None  # noqa: S101  every other movement has strides
+            shape, strides = at[0], at[1]
+    return restrided(shape, strides, new) is not None
+
+
+def restrided(shape: shapes.Shape, strides: shapes.Shape, new: shapes.Shape) -> shapes.Shape | None:
+    """Return the strides of a reshape of strided memory; None if it needs a copy.
+
+    Axes that follow each other in memory count as one; each such run must be made up of whole new axes.
+
+    >>> restrided((2, 3), (3, 1), (3, 2)), restrided((3, 2), (1, 3), (6,)), restrided((2, 3), (6, 1), (2, 3, 1))
+    ((2, 1), None, (6, 1, 1))
+    """
+    runs: list[list[int]] = []  # [size, stride of its last axis]
+    for n, stride in zip(shape, strides, strict=True):
+        if n == 1:
+            continue
+        if runs and runs[-1][1] == stride * n:
+            runs[-1] = [runs[-1][0] * n, stride]
+        else:
+            runs.append([n, stride])
+    out: list[int] = []
+    rest = 1  # of the run at hand
+    for n in reversed(new):
+        if rest == 1 and n != 1:
+            rest, step = runs.pop()
+        if n == 1:
+            out.append(out[-1] if out else 1)
+            continue
+        if rest % n:
+            return None
+        out.append(step)
+        rest, step = rest // n, step * n
+    return tuple(reversed(out))
 
 
 def _after(step: Step) -> shapes.Shape:

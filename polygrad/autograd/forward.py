@@ -4,9 +4,9 @@ Here: `push`, from graph to graph.
 Not here: reverse mode, any value.
 """
 
-from polygrad.autograd.reverse import Call, gradient_of, sharing_slopes, sweep
+from polygrad.autograd.reverse import Call, gradient_of, sweep
 from polygrad.graph.functions import F
-from polygrad.graph.node import Node, parts, watches
+from polygrad.graph.node import RECORDING, Node, parts, watches
 
 
 def push(leaves: dict[Node, Node], outputs: list[Node], mask: int) -> list[Node | None]:
@@ -23,8 +23,11 @@ def push(leaves: dict[Node, Node], outputs: list[Node], mask: int) -> list[Node 
     tangents: dict[Node, Node] = {}
     for leaf, tangent in leaves.items():
         tangents.update(zip(parts(leaf), parts(tangent), strict=True))
-    with sharing_slopes():
+    before, RECORDING.slopes = RECORDING.slopes, {}
+    try:
         _push(tangents, [p for n in outputs for p in parts(n)], mask)
+    finally:
+        RECORDING.slopes = before
     return [gradient_of(tangents, n) for n in outputs]
 
 

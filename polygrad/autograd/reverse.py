@@ -5,8 +5,7 @@ more graph.
 Not here: the rule of any op, any value, any device; whose `.grad` receives what, which the array layer decides.
 """
 
-import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from polygrad.errors import GradError
 from polygrad.graph.functions import F
@@ -53,21 +52,6 @@ def gradient_of(found: Mapping[Node, Node], node: Node) -> Node | None:
     return out
 
 
-def flat_ends(nodes: Iterable[Node]) -> frozenset[Node]:
-    """Return nodes with complex ones replaced by their parts."""
-    return frozenset(p for n in nodes for p in parts(n))
-
-
-@contextlib.contextmanager
-def sharing_slopes() -> Iterator[None]:
-    """Let the slopes of complex functions be made once within the block, for the real and imaginary parts alike."""
-    before, RECORDING.slopes = RECORDING.slopes, {}
-    try:
-        yield
-    finally:
-        RECORDING.slopes = before
-
-
 def sweep(
     seeds: list[tuple[Node, Node]],
     mask: int,
@@ -102,8 +86,12 @@ def sweep(
     GradError
         If the sweep needs a node that an earlier backward has used up.
     """
-    with sharing_slopes():
-        return _sweep(seeds, mask, observer, inspector, flat_ends(ends) if ends else ends)
+    # Slopes of complex functions are made once within a sweep, for the real and imaginary parts alike.
+    before, RECORDING.slopes = RECORDING.slopes, {}
+    try:
+        return _sweep(seeds, mask, observer, inspector, frozenset(p for n in ends for p in parts(n)) if ends else ends)
+    finally:
+        RECORDING.slopes = before
 
 
 def _sweep(

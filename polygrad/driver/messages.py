@@ -34,7 +34,10 @@ def sentence_of(error: BaseException) -> str:
     >>> sentence_of(ZeroDivisionError("division by zero"))
     'ZeroDivisionError: division by zero'
     """
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # the class is the driver's or its vendor's
+        text = "its message cannot be shown"
     if isinstance(error, (DriverError, ModuleNotFoundError)) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

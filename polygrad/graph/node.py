@@ -431,20 +431,20 @@ def on_growth(function: Callable[[Node], None]) -> None:
     _watchers[:] = [function]
 
 
-_lookers: list[Callable[[Node, str], int]] = []
+_lookers: list[Callable[[Node], int]] = []
 
 
-def on_look(function: Callable[[Node, str], int]) -> None:
+def on_look(function: Callable[[Node], int]) -> None:
     """Install what reads a 0-d integer for ops whose result's shape depends on it; the array layer does."""
     _lookers[:] = [function]
 
 
-def look(node: Node, words: str) -> int:
-    """Return the value of a 0-d integer node, because what *words* say needs it for the shape of its result.
+def look(node: Node) -> int:
+    """Return the value of a 0-d integer node, on which the shape of a result depends.
 
-    It waits for the device. A transform under which the node stands for many values refuses in its place.
+    It waits for the device; vmap, for which a node stands for many values, refuses.
     """
-    return _lookers[0](node, words)
+    return _lookers[0](node)
 
 
 def cast(node: Node, dtype: dtypes.DType) -> Node:

@@ -9,7 +9,7 @@ quotient is scaled by powers of two first, so that nothing between overflows or 
 
 from typing import Any
 
-from polygrad.ops.complex_parts import and_, both, is_complex, limits, on_parts, or_
+from polygrad.ops.complex_parts import and_, both, is_complex, limits, on_parts, or_, pick
 
 
 def add(xp: Any, x: Any, y: Any) -> Any:
@@ -90,8 +90,8 @@ def _scales(xp: Any, size: Any) -> Any:
     """Return a power of two that brings numbers of a magnitude into the middle of the range; 1 for most."""
     eps, greatest, _, smallest = limits(size)
     power = 4.0 / (eps * eps)
-    up = xp.where(size <= 2.0 * smallest / eps, power, 1.0)
-    return xp.where(size >= 0.25 * greatest, 0.125, up)
+    up = pick(xp, size <= 2.0 * smallest / eps, power, 1.0, size)
+    return pick(xp, size >= 0.25 * greatest, 0.125, up, size)
 
 
 def absolute(xp: Any, z: Any) -> Any:
@@ -112,8 +112,8 @@ def sqrt_parts(xp: Any, a: Any, b: Any) -> tuple[Any, Any]:
     size = xp.maximum(left, right)
     lift = 4.0 / (eps * eps)  # an even power of two, as is 1/16
     huge, tiny = size >= 0.25 * greatest, size <= smallest / eps
-    scale = xp.where(huge, 0.0625, xp.where(tiny, lift, 1.0))
-    root = xp.where(huge, 4.0, xp.where(tiny, 0.5 * eps, 1.0))  # of 1 / scale
+    scale = pick(xp, huge, 0.0625, pick(xp, tiny, lift, 1.0, a), a)
+    root = pick(xp, huge, 4.0, pick(xp, tiny, 0.5 * eps, 1.0, a), a)  # of 1 / scale
     x, y = left * scale, right * scale
     long = xp.sqrt(0.5 * (x + xp.hypot(x, y)))
     short = xp.where(xp.equal(long, 0.0), y, 0.5 * (y / long))
@@ -124,8 +124,8 @@ def sqrt_parts(xp: Any, a: Any, b: Any) -> tuple[Any, Any]:
     re = xp.where(infinite, float("inf"), re)
     im = xp.where(infinite, float("inf"), im)
     aligned = and_(xp, xp.isinf(a), xp.isfinite(b))
-    re = xp.where(aligned, xp.where(forward, float("inf"), 0.0), re)
-    im = xp.where(aligned, xp.where(forward, 0.0, float("inf")), im)
+    re = xp.where(aligned, pick(xp, forward, float("inf"), 0.0, a), re)
+    im = xp.where(aligned, pick(xp, forward, 0.0, float("inf"), a), im)
     lost = and_(xp, xp.isinf(a), xp.not_equal(b, b))
     re = xp.where(lost, xp.where(forward, float("inf"), b), re)
     im = xp.where(lost, xp.where(forward, b, float("inf")), im)

@@ -40,7 +40,7 @@ def expm1_parts(xp: Any, a: Any, b: Any) -> Parts:
     half = xp.sin(0.5 * b)
     near = xp.expm1(a) * xp.cos(b) - 2.0 * half * half
     re = xp.where(a > 40.0, re, near)
-    re = xp.where(xp.equal(b, 0.0), xp.expm1(a), re)
+    re = xp.where(xp.equal(b, 0.0), xp.expm1(a) + 0.0, re)  # of -0.0 the standard wants 0.0
     return xp.where(xp.equal(a, float("-inf")), -1.0, re), im
 
 

@@ -54,6 +54,12 @@ def limits(x: Any) -> tuple[float, float, float, float]:
     return dtypes.float_limits(x.dtype)
 
 
+def pick(xp: Any, condition: Any, value: float, other: Any, like: Any) -> Any:
+    """Return *value* where a condition holds, else *other*, numbers in the dtype of *like*."""
+    rest = xp.constant(other, like.dtype) if isinstance(other, float) else other
+    return xp.where(condition, xp.constant(value, like.dtype), rest)
+
+
 def or_(xp: Any, *conditions: Any) -> Any:
     """Return whether any of some conditions holds."""
     out = conditions[0]

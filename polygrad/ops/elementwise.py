@@ -235,26 +235,32 @@ def where(xp: Any, condition: Any, x1: Any, x2: Any, /) -> Any:
     return xp.where(condition, x1, x2)
 
 
-@elementwise(kinds=FLOAT, vjp=(None,))
+def _whole(instr: str) -> Any:
+    """Return how an op that rounds is emitted: an integer is whole already."""
+    return lambda b, x: x if "int" in b.dtype(x) else b(instr, x)
+
+
+@elementwise(kinds="int float", lower=_whole("floor"), vjp=(None,))
 def floor(xp: Any, x: Any, /) -> Any:
     """The greatest integer not above x."""
     return xp.floor(x)
 
 
-@elementwise(kinds=FLOAT, vjp=(None,))
+@elementwise(kinds="int float", lower=_whole("ceil"), vjp=(None,))
 def ceil(xp: Any, x: Any, /) -> Any:
     """The least integer not below x."""
     return xp.ceil(x)
 
 
-@elementwise(kinds=FLOAT, vjp=(None,), verb="truncate")
+@elementwise(kinds="int float", lower=_whole("trunc"), vjp=(None,), verb="truncate")
 def trunc(xp: Any, x: Any, /) -> Any:
     """x rounded to zero."""
     return xp.trunc(x)
 
 
 @elementwise(
-    kinds=FLOAT,
+    kinds="int float",
+    lower=_whole("round"),
     vjp=(None,),
     complex="parts",
 )

@@ -66,5 +66,5 @@ def rfft_(np: Any, x: Any) -> Any:
     verb="transform",
 )
 def irfft_(np: Any, x: Any, n: Any) -> Any:
-    """The n real values whose transform begins with x, times n; imaginary parts of frequencies 0 and n / 2 are unread."""
+    """The n real values whose transform begins with x, times n; frequencies 0 and n / 2 count as real."""
     return np.fft.irfft(_numbers(np, x), n, norm="forward").astype(x.dtype)

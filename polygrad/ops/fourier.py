@@ -104,7 +104,9 @@ def _several(xp: Any, x: Any, s: Any, axes: Any) -> list[tuple[int, Any]]:
         chosen = [shapes.axis("transform", k, x.ndim) for k in axes]
     sizes = [None] * len(chosen) if s is None else list(s)
     if len(sizes) != len(chosen) or (chosen and min(chosen) < 0):
-        raise ShapeError(f"cannot transform shape {list(x.shape)} with s={s!r} over axes={axes!r}: give one length for each axis")
+        raise ShapeError(
+            f"cannot transform shape {list(x.shape)} with s={s!r} over axes={axes!r}: give one length for each axis"
+        )
     if len(set(chosen)) != len(chosen):
         raise ShapeError(f"cannot transform over axes {axes!r}: each may be named once")
     return [(k, None if n == -1 else n) for k, n in zip(chosen, sizes, strict=True)]
@@ -196,7 +198,9 @@ def _halves(xp: Any, x: Any, n: Any, axis: Any, norm: str, inverse: bool) -> Any
 
 @composite(
     reference=_as_numpy("irfft"),
-    samples=_samples(((4,), {}), ((3, 4), {"axis": 0}), ((4,), {"n": 7}), ((3, 4), {"n": 4, "norm": "ortho"}), ((2,), {})),
+    samples=_samples(
+        ((4,), {}), ((3, 4), {"axis": 0}), ((4,), {"n": 7}), ((3, 4), {"n": 4, "norm": "ortho"}), ((2,), {})
+    ),
     dtypes=BOTH,
     where="fft",
 )
@@ -265,7 +269,7 @@ def _count(name: str, n: Any) -> int:
     where="fft",
 )
 def fftfreq(xp: Any, n: Any, /, *, d: Any = 1.0, dtype: Any = None) -> Any:
-    """The frequencies of `fft` in cycles per unit of *d*, the distance of samples: 0, 1, ..., then the negative ones."""
+    """The frequencies of `fft` in cycles per unit of *d*, the distance of samples; the negative ones come last."""
     size = _count("fftfreq", n)
     at = xp.iota(size, dtypes.int64)
     signed = xp.where(xp.greater_equal(at, (size + 1) // 2), at - size, at)
@@ -310,5 +314,3 @@ def fftshift(xp: Any, x: Any, /, *, axes: Any = None) -> Any:
 def ifftshift(xp: Any, x: Any, /, *, axes: Any = None) -> Any:
     """The inverse of `fftshift`."""
     return _shifted(xp, x, axes, True)
-
-

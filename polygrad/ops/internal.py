@@ -130,11 +130,11 @@ def _shift(xp: Any, x: Any, by: int, n: int, forward: bool) -> Any:
 
 
 @composite(reference=None, dtypes="int", differentiable=False)
-def look_(xp: Any, x: Any, words: Any) -> Any:
-    """Return the value of a 0-d integer node, on which the shape of what *words* say depends: the host waits."""
+def look_(xp: Any, x: Any) -> Any:
+    """Return the value of a 0-d integer node, on which the shape of a result depends: the host waits for it."""
     from polygrad.graph.node import look  # noqa: PLC0415  as above
 
-    return look(x, words)
+    return look(x)
 
 
 def cast(xp: Any, x: Any, dtype: Any) -> Any:

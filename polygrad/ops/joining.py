@@ -209,10 +209,10 @@ def _repeat_by_array(xp: Any, x: Any, repeats: Any, axis: int) -> Any:
     if n == 0:
         return x
     ends = xp.cumulative_sum(counts)
-    least = xp.look_(xp.min(counts), "repeat")
+    least = xp.look_(xp.min(counts))
     if least < 0:
         raise ShapeError(f"cannot repeat an element {least} times: counts must not be negative")
-    total = xp.look_(xp.reshape_(part(xp, ends, 0, n - 1, 1), ()), "repeat")
+    total = xp.look_(xp.reshape_(part(xp, ends, 0, n - 1, 1), ()))
     at = xp.searchsorted(ends, xp.iota(total, dtypes.int64), side="right") if total else xp.iota(0, dtypes.int64)
     return xp.getitem(x, (*[slice(None)] * axis, at))
 

@@ -30,7 +30,7 @@ def _sliced(xp: Any, x: Any, starts: Any, sizes: Any) -> Any:
 
 
 def eliminated(xp: Any, a: Any, b: Any | None) -> tuple[Any, Any, Any]:
-    """Return what Gaussian elimination with row exchanges makes of [a | b]: the triangle, b, and the number of exchanges.
+    """Return what elimination with row exchanges makes of [a | b]: the triangle, b, and the number of exchanges.
 
     A column without a pivot is left as it is, so that the triangle of a singular matrix has a zero on its diagonal.
     """
@@ -49,7 +49,9 @@ def eliminated(xp: Any, a: Any, b: Any | None) -> tuple[Any, Any, Any]:
         column, first = _column(xp, x, k), _column(xp, chosen, k)
         nothing = xp.equal(first, 0.0)
         safe = xp.where(nothing, xp.ones_like(first), first)
-        factor = xp.where(xp.logical_and(xp.greater(rows, k), xp.logical_not(nothing)), column / safe, zeros_of(xp, column))
+        factor = xp.where(
+            xp.logical_and(xp.greater(rows, k), xp.logical_not(nothing)), column / safe, zeros_of(xp, column)
+        )
         x = x - factor * chosen
     lead = (0,) * (x.ndim - 2)
     triangle = _sliced(xp, x, (*lead, 0, 0), (*x.shape[:-2], n, n))

@@ -76,7 +76,7 @@ def _unstacked(xp: Any, out: Any, x: Any) -> Any:
     return xp.reshape_(out, out.shape[1:]) if x.ndim == MATRIX else out
 
 
-def _zeros(xp: Any, shape: Any, dtype: Any) -> Any:
+def empty_of(xp: Any, shape: Any, dtype: Any) -> Any:
     plain = xp.zeros(shape, dtype=dtypes.part(dtype))
     return paired(plain, plain) if dtypes.KINDS[dtype] == "complex" else plain
 
@@ -89,31 +89,14 @@ def _ones(xp: Any, shape: Any, dtype: Any) -> Any:
 # ---- samples and references -----------------------------------------------------------------------------------
 
 
-def well_conditioned(draw: Any, *shape: int) -> Any:
-    """Return random square matrices that are far from singular."""
-    x = draw.array(shape, -1, 1)
-    n = shape[-1]
-    return (x + (2 + n**0.5) * _eye(x, n)).astype(x.dtype)
+def matrices(kind: str, *given: tuple[tuple[int, ...], dict[str, Any]]) -> Any:
+    """Return samples: matrices of a kind (see `testing.draw.Draw.matrices`) and a shape, then keywords."""
+    return lambda draw: [((draw.matrices(kind, *shape),), keywords) for shape, keywords in given]
 
 
-def _eye(x: Any, n: int) -> Any:
-    out = x[..., :0, :0].sum() * 0  # a zero of x's own array library
-    grid = [[1.0 if i == j else 0.0 for j in range(n)] for i in range(n)]
-    return type(x[..., 0, 0].reshape(-1)[:1])((n, n), dtype=x.dtype) * 0 + grid + out if n else 0.0
-
-
-def positive(draw: Any, *shape: int) -> Any:
-    """Return random positive definite matrices."""
-    x = draw.array(shape, -1, 1)
-    return (x @ x.conj().swapaxes(-1, -2) + _eye(x, shape[-1])).astype(x.dtype)
-
-
-def _of(make: Any, *given: tuple[tuple[int, ...], dict[str, Any]]) -> Any:
-    return lambda draw: [((make(draw, *shape),), keywords) for shape, keywords in given]
-
-
-def _plain(draw: Any, *shape: int) -> Any:
-    return draw.array(shape, -2, 2)
+def plain(*given: tuple[tuple[int, ...], dict[str, Any]]) -> Any:
+    """Return samples: arrays of a shape, then keywords."""
+    return lambda draw: [((draw.array(shape, -2, 2),), keywords) for shape, keywords in given]
 
 
 # ---- Cholesky -------------------------------------------------------------------------------------------------
@@ -126,7 +109,9 @@ def _cholesky_reference(np: Any, x: Any, upper: bool = False) -> Any:
 
 @composite(
     reference=_cholesky_reference,
-    samples=_of(positive, ((3, 3), {}), ((2, 4, 4), {"upper": True}), ((1, 1), {}), ((0, 0), {}), ((0, 2, 2), {})),
+    samples=matrices(
+        "positive", ((3, 3), {}), ((2, 4, 4), {"upper": True}), ((1, 1), {}), ((0, 0), {}), ((0, 2, 2), {})
+    ),
     dtypes=BOTH,
     tolerance=10.0,  # the condition of the samples
     where="linalg",
@@ -149,8 +134,11 @@ def cholesky(xp: Any, x: Any, /, *, upper: Any = False) -> Any:
 
 def _solve_samples(draw: Any) -> Any:
     pairs = (((3, 3), (3,)), ((3, 3), (3, 2)), ((2, 3, 3), (2, 3, 2)), ((2, 1, 3, 3), (4, 3, 1)), ((2, 2, 2), (2,)))
-    empty = [((well_conditioned(draw, 3, 3), draw.array((3, 0), -2, 2)), {}), ((_plain(draw, 0, 0), _plain(draw, 0)), {})]
-    return [((well_conditioned(draw, *a), draw.array(b, -2, 2)), {}) for a, b in pairs] + empty
+    empty = [
+        ((draw.matrices("regular", 3, 3), draw.array((3, 0), -2, 2)), {}),
+        ((draw.array((0, 0), -2, 2), draw.array((0,), -2, 2)), {}),
+    ]
+    return [((draw.matrices("regular", *a), draw.array(b, -2, 2)), {}) for a, b in pairs] + empty
 
 
 def _solve_reference(np: Any, a: Any, b: Any) -> Any:
@@ -158,7 +146,7 @@ def _solve_reference(np: Any, a: Any, b: Any) -> Any:
 
 
 def _common(xp: Any, words: str, x1: Any, x2: Any) -> tuple[Any, Any, Any]:
-    """Return the operands of a system with equal batch axes and one dtype, b as matrices, and b's shape without them."""
+    """Return a system's operands with equal batch axes and one dtype, b as matrices, and the result's shape."""
     a, b = computing(xp, words, x1), computing(xp, words, x2)
     dtype = dtypes.promote(a.dtype, b.dtype)
     a, b = cast(xp, a, dtype), cast(xp, b, dtype)
@@ -194,7 +182,7 @@ def _triangular_reference(np: Any, a: Any, b: Any, upper: bool = False) -> Any:
 
 def _triangular_samples(draw: Any) -> Any:
     pairs = (((3, 3), (3, 2), False), ((2, 4, 4), (2, 4, 1), True), ((5, 5), (2, 5, 2), False))
-    return [((well_conditioned(draw, *a), draw.array(b, -2, 2)), {"upper": u}) for a, b, u in pairs]
+    return [((draw.matrices("regular", *a), draw.array(b, -2, 2)), {"upper": u}) for a, b, u in pairs]
 
 
 @composite(reference=_triangular_reference, samples=_triangular_samples, dtypes=BOTH, tolerance=10.0, where="linalg")
@@ -210,9 +198,7 @@ def solve_triangular(xp: Any, x1: Any, x2: Any, /, *, upper: Any = False) -> Any
 SQUARE = (((3, 3), {}), ((2, 4, 4), {}), ((1, 1), {}), ((0, 0), {}), ((2, 1, 3, 3), {}), ((0, 2, 2), {}))
 
 
-@composite(
-    reference=lambda np, x: np.linalg.inv(x), samples=_of(well_conditioned, *SQUARE), dtypes=BOTH, where="linalg"
-)
+@composite(reference=lambda np, x: np.linalg.inv(x), samples=matrices("regular", *SQUARE), dtypes=BOTH, where="linalg")
 def inv(xp: Any, x: Any, /) -> Any:
     """The inverses of square matrices; a singular one gives inf or NaN, never an error."""
     check_square("invert", x)
@@ -223,7 +209,9 @@ def inv(xp: Any, x: Any, /) -> Any:
 
 
 def _power_samples(draw: Any) -> Any:
-    return [((well_conditioned(draw, 2, 3, 3), n), {}) for n in (0, 1, 2, 5, -2)] + [((_plain(draw, 0, 0), 3), {})]
+    return [((draw.matrices("regular", 2, 3, 3), n), {}) for n in (0, 1, 2, 5, -2)] + [
+        ((draw.array((0, 0), -2, 2), 3), {})
+    ]
 
 
 @composite(
@@ -256,7 +244,7 @@ def matrix_power(xp: Any, x: Any, n: Any, /) -> Any:
 
 @composite(
     reference=lambda np, x: np.linalg.det(x),
-    samples=_of(_plain, *SQUARE),
+    samples=plain(*SQUARE),
     dtypes=BOTH,
     tolerance=30.0,  # a sum of n! products of up to 2**n
     where="linalg",
@@ -277,7 +265,7 @@ def det(xp: Any, x: Any, /) -> Any:
 
 @composite(
     reference=lambda np, x: tuple(np.linalg.slogdet(x)),
-    samples=_of(well_conditioned, *SQUARE),
+    samples=matrices("regular", *SQUARE),
     dtypes=BOTH,
     tolerance=10.0,
     where="linalg",
@@ -298,15 +286,7 @@ def slogdet(xp: Any, x: Any, /) -> Any:
 # ---- eigenvalues ----------------------------------------------------------------------------------------------
 
 
-def _spread(draw: Any, *shape: int) -> Any:
-    """Return Hermitian matrices whose eigenvalues are well apart."""
-    x = draw.array(shape, -1, 1)
-    n = shape[-1]
-    steps = _eye(x, n) * list(range(1, n + 1)) if n else 0.0
-    return ((x + x.conj().swapaxes(-1, -2)) * 0.25 + 2 * steps).astype(x.dtype)
-
-
-@composite(reference=None, samples=_of(_spread, *SQUARE), dtypes=BOTH, where="linalg")
+@composite(reference=None, samples=matrices("hermitian", *SQUARE), dtypes=BOTH, where="linalg")
 def eigh(xp: Any, x: Any, /) -> Any:
     """The eigenvalues, ascending, and orthonormal eigenvectors (columns) of Hermitian matrices.
 
@@ -315,13 +295,13 @@ def eigh(xp: Any, x: Any, /) -> Any:
     check_square("take the eigenvalues of", x)
     a = computing(xp, "take the eigenvalues of", x)
     if 0 in a.shape:
-        return EighResult(_zeros(xp, a.shape[:-1], dtypes.part(a.dtype)), a)
+        return EighResult(empty_of(xp, a.shape[:-1], dtypes.part(a.dtype)), a)
     w, v = xp.eigh_(merged(xp, a), is_complex(a))
     return EighResult(as_given(xp, w, x), as_given(xp, split(xp, v, is_complex(a)), x))
 
 
 @composite(
-    reference=lambda np, x: np.linalg.eigvalsh(x), samples=_of(_spread, *SQUARE), dtypes=BOTH, tolerance=10.0,
+    reference=lambda np, x: np.linalg.eigvalsh(x), samples=matrices("hermitian", *SQUARE), dtypes=BOTH, tolerance=10.0,
     where="linalg",
 )  # fmt: skip
 def eigvalsh(xp: Any, x: Any, /) -> Any:
@@ -329,29 +309,29 @@ def eigvalsh(xp: Any, x: Any, /) -> Any:
     check_square("take the eigenvalues of", x)
     a = computing(xp, "take the eigenvalues of", x)
     if 0 in a.shape:
-        return _zeros(xp, a.shape[:-1], dtypes.part(a.dtype))
+        return empty_of(xp, a.shape[:-1], dtypes.part(a.dtype))
     return as_given(xp, xp.eigvalsh_(merged(xp, a), is_complex(a)), x)
 
 
-@composite(reference=None, samples=_of(_spread, *SQUARE), dtypes=BOTH, where="linalg")
+@composite(reference=None, samples=matrices("hermitian", *SQUARE), dtypes=BOTH, where="linalg")
 def eig(xp: Any, x: Any, /) -> Any:
     """The complex eigenvalues, in no order, and eigenvectors (columns of length 1) of square matrices."""
     check_square("take the eigenvalues of", x)
     a = computing(xp, "take the eigenvalues of", x)
     whole = dtypes.whole(a.dtype)
     if 0 in a.shape:
-        return EigResult(_zeros(xp, a.shape[:-1], whole), cast(xp, a, whole))
+        return EigResult(empty_of(xp, a.shape[:-1], whole), cast(xp, a, whole))
     w, v = xp.eig_(merged(xp, a), is_complex(a))
     return EigResult(split(xp, w, True), split(xp, v, True))
 
 
-@composite(reference=None, samples=_of(_spread, *SQUARE), dtypes=BOTH, where="linalg")
+@composite(reference=None, samples=matrices("hermitian", *SQUARE), dtypes=BOTH, where="linalg")
 def eigvals(xp: Any, x: Any, /) -> Any:
     """The complex eigenvalues of square matrices, in no order."""
     check_square("take the eigenvalues of", x)
     a = computing(xp, "take the eigenvalues of", x)
     if 0 in a.shape:
-        return _zeros(xp, a.shape[:-1], dtypes.whole(a.dtype))
+        return empty_of(xp, a.shape[:-1], dtypes.whole(a.dtype))
     return split(xp, xp.eigvals_(merged(xp, a), is_complex(a)), True)
 
 
@@ -360,18 +340,9 @@ def eigvals(xp: Any, x: Any, /) -> Any:
 OBLONG = (((4, 3), {}), ((2, 3, 5), {}), ((3, 3), {}), ((1, 4), {}), ((0, 3), {}), ((3, 0), {}), ((2, 0, 0), {}))
 
 
-def _apart(draw: Any, *shape: int) -> Any:
-    """Return matrices whose singular values are well apart and not small."""
-    x = draw.array(shape, -0.5, 0.5)
-    *_, m, n = shape
-    k = min(m, n)
-    steps = [[float(2 * i + 2) if i == j else 0.0 for j in range(n)] for i in range(m)]
-    return (x + steps).astype(x.dtype) if k and x.size else x
-
-
 @composite(
     reference=None,
-    samples=_of(_apart, *((shape, {"full_matrices": False}) for shape, _ in OBLONG)),
+    samples=matrices("apart", *((shape, {"full_matrices": False}) for shape, _ in OBLONG)),
     dtypes=BOTH,
     where="linalg",
 )
@@ -389,7 +360,7 @@ def svd(xp: Any, x: Any, /, *, full_matrices: Any = True) -> Any:
     if 0 in a.shape:
         u, vh = ((*batch, m, m if full else k), (*batch, n if full else k, n))
         made = [_eye_like(xp, shape, a.dtype) for shape in (u, vh)]
-        return SVDResult(made[0], _zeros(xp, (*batch, k), dtypes.part(a.dtype)), made[1])
+        return SVDResult(made[0], empty_of(xp, (*batch, k), dtypes.part(a.dtype)), made[1])
     u, s, vh = xp.svd_(merged(xp, a), full, is_complex(a))
     found = split(xp, u, is_complex(a)), s, split(xp, vh, is_complex(a))
     return SVDResult(*[as_given(xp, f, x) for f in found])
@@ -397,12 +368,12 @@ def svd(xp: Any, x: Any, /, *, full_matrices: Any = True) -> Any:
 
 def _eye_like(xp: Any, shape: Any, dtype: Any) -> Any:
     """Return orthogonal matrices of a shape: identities, or nothing."""
-    return identity(xp, shape[:-2], shape[-1], dtype) if shape[-1] == shape[-2] else _zeros(xp, shape, dtype)
+    return identity(xp, shape[:-2], shape[-1], dtype) if shape[-1] == shape[-2] else empty_of(xp, shape, dtype)
 
 
 @composite(
     reference=lambda np, x: np.linalg.svd(x, compute_uv=False),
-    samples=_of(_apart, *OBLONG),
+    samples=matrices("apart", *OBLONG),
     dtypes=BOTH,
     tolerance=10.0,
     where="linalg",
@@ -413,11 +384,11 @@ def svdvals(xp: Any, x: Any, /) -> Any:
     a = computing(xp, "take the singular values of", x)
     *batch, m, n = a.shape
     if 0 in a.shape:
-        return _zeros(xp, (*batch, min(m, n)), dtypes.part(a.dtype))
+        return empty_of(xp, (*batch, min(m, n)), dtypes.part(a.dtype))
     return as_given(xp, xp.svdvals_(merged(xp, a), is_complex(a)), x)
 
 
-@composite(reference=None, samples=_of(_apart, *OBLONG), dtypes=BOTH, where="linalg")
+@composite(reference=None, samples=matrices("apart", *OBLONG), dtypes=BOTH, where="linalg")
 def qr(xp: Any, x: Any, /, *, mode: Any = "reduced") -> Any:
     """Q with orthonormal columns and upper triangular R, x = Q R; *mode* "complete" makes Q square.
 
@@ -431,6 +402,6 @@ def qr(xp: Any, x: Any, /, *, mode: Any = "reduced") -> Any:
     *batch, m, n = a.shape
     if 0 in a.shape:
         inner = m if full else min(m, n)
-        return QRResult(_eye_like(xp, (*batch, m, inner), a.dtype), _zeros(xp, (*batch, inner, n), a.dtype))
+        return QRResult(_eye_like(xp, (*batch, m, inner), a.dtype), empty_of(xp, (*batch, inner, n), a.dtype))
     q, r = xp.qr_(merged(xp, a), full, is_complex(a))
     return QRResult(*[as_given(xp, split(xp, f, is_complex(a)), x) for f in (q, r)])

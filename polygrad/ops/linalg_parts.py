@@ -35,9 +35,9 @@ def merged(xp: Any, x: Any) -> Any:
     return xp.stack([xp.real(x), xp.imag(x)], axis=-1) if is_complex(x) else x
 
 
-def split(xp: Any, x: Any, complex: Any) -> Any:
+def split(xp: Any, x: Any, pairs: Any) -> Any:
     """Return what `merged` made, as it was."""
-    return paired(component(xp, x, 0), component(xp, x, 1)) if complex else x
+    return paired(component(xp, x, 0), component(xp, x, 1)) if pairs else x
 
 
 def component(xp: Any, x: Any, which: int) -> Any:
@@ -46,24 +46,24 @@ def component(xp: Any, x: Any, which: int) -> Any:
     return xp.reshape_(xp.slice_(x, (*lead, which), (1,) * x.ndim, (*x.shape[:-1], 1)), x.shape[:-1])
 
 
-def as_complex(np: Any, x: Any, complex: Any) -> Any:
+def as_complex(np: Any, x: Any, pairs: Any) -> Any:
     """Return a library op's operand as the reference takes it: NumPy's complex array."""
-    return (x[..., 0] + 1j * x[..., 1]).astype(np.result_type(x.dtype, np.complex64)) if complex else x
+    return (x[..., 0] + 1j * x[..., 1]).astype(np.result_type(x.dtype, np.complex64)) if pairs else x
 
 
-def as_parts(np: Any, x: Any, complex: Any) -> Any:
+def as_parts(np: Any, x: Any, pairs: Any) -> Any:
     """Return NumPy's complex result as a library op gives it."""
-    return np.stack([x.real, x.imag], -1) if complex else x
+    return np.stack([x.real, x.imag], -1) if pairs else x
 
 
-def shape_of(x: Any, complex: Any) -> shapes.Shape:
+def shape_of(x: Any, pairs: Any) -> shapes.Shape:
     """Return the shape of the value that a library op's operand stands for."""
-    return x.shape[:-1] if complex else x.shape  # type: ignore[no-any-return]
+    return x.shape[:-1] if pairs else x.shape  # type: ignore[no-any-return]
 
 
-def part_shape(shape: shapes.Shape, complex: Any) -> shapes.Shape:
+def part_shape(shape: shapes.Shape, pairs: Any) -> shapes.Shape:
     """Return the shape of the operand that stands for a value of *shape*."""
-    return (*shape, 2) if complex else shape
+    return (*shape, 2) if pairs else shape
 
 
 def conjugate(xp: Any, x: Any) -> Any:
@@ -135,7 +135,7 @@ def only_real_diagonal(xp: Any, x: Any) -> Any:
 
 
 def hermitian(xp: Any, x: Any) -> Any:
-    """Return the Hermitian matrix whose lower triangle is x's; what stands above, and an imaginary diagonal, is unread."""
+    """Return the Hermitian matrix with x's lower triangle; what stands above, and an imaginary diagonal, is unread."""
     low = below(xp, x)
     return low + adjoint(xp, low) + only_real_diagonal(xp, x)
 

@@ -1,6 +1,6 @@
 """Eigenvalues, singular values and orthogonal factors as library ops.
 
-Here: the ops that a driver may bring, what they give, and their derivatives. A device that lacks one borrows the host's.
+Here: the ops that a driver may bring, what they give, and their derivatives. A device without them borrows the host's.
 Not here: functions that users call (`linalg_functions.py`), systems of equations (`linalg_solving.py`).
 
 Derivatives: Giles (2008) for eigenvalues; C. Boeddeker, P. Hanebrink, L. Drude, J. Heymann, R. Haeb-Umbach, "On the
@@ -30,12 +30,11 @@ from polygrad.ops.linalg_parts import (
     is_complex,
     merged,
     only_imaginary_diagonal,
-    part_shape,
     paired,
+    part_shape,
     real_part,
     rounding,
     scale_columns,
-    scale_rows,
     shape_of,
     split,
     to_lower,
@@ -47,11 +46,11 @@ from polygrad.ops.table import library
 # ---- Hermitian matrices ---------------------------------------------------------------------------------------
 
 
-def _values_shape(a: Any, complex: Any) -> Any:
-    return shape_of(a, complex)[:-1]
+def _values_shape(a: Any, pairs: Any) -> Any:
+    return shape_of(a, pairs)[:-1]
 
 
-def _eigh_values_back(xp: Any, g: Any, vectors: Any, complex: Any) -> Any:
+def _eigh_values_back(xp: Any, g: Any, vectors: Any, pairs: Any) -> Any:
     return merged(xp, to_lower(xp, scale_columns(xp, vectors, g) @ adjoint(xp, vectors)))
 
 
@@ -59,103 +58,103 @@ def _gaps(xp: Any, w: Any) -> Any:
     return inverse_differences(xp, rounding(xp, xp.abs(w)), w)
 
 
-def _eigh_back(xp: Any, g: Any, out: Any, a: Any, index: int, complex: Any) -> Any:
-    v = split(xp, xp.sibling(out, 1), complex)
+def _eigh_back(xp: Any, g: Any, out: Any, a: Any, index: int, pairs: Any) -> Any:
+    v = split(xp, xp.sibling(out, 1), pairs)
     if index == 0:
-        return _eigh_values_back(xp, g, v, complex)
-    inner = _gaps(xp, xp.sibling(out, 0)) * (adjoint(xp, v) @ split(xp, g, complex))
+        return _eigh_values_back(xp, g, v, pairs)
+    inner = _gaps(xp, xp.sibling(out, 0)) * (adjoint(xp, v) @ split(xp, g, pairs))
     return merged(xp, to_lower(xp, v @ inner @ adjoint(xp, v)))
 
 
-def _eigh_along(xp: Any, t: Any, out: Any, a: Any, index: int, complex: Any) -> Any:
-    v = split(xp, xp.sibling(out, 1), complex)
-    inner = adjoint(xp, v) @ hermitian(xp, split(xp, t, complex)) @ v
+def _eigh_along(xp: Any, t: Any, out: Any, a: Any, index: int, pairs: Any) -> Any:
+    v = split(xp, xp.sibling(out, 1), pairs)
+    inner = adjoint(xp, v) @ hermitian(xp, split(xp, t, pairs)) @ v
     if index == 0:
         return real_part(xp, diagonal_of(xp, inner))
     return merged(xp, v @ (_gaps(xp, xp.sibling(out, 0)) * inner))
 
 
 @library(
-    results=lambda a, complex: [(_values_shape(a, complex), a.dtype), (a.shape, a.dtype)],
+    results=lambda a, pairs: [(_values_shape(a, pairs), a.dtype), (a.shape, a.dtype)],
     fallback=None,
     vjp=(_eigh_back,),
     jvp=(_eigh_along,),
     call="eigh",
-    params=lambda complex: {"vectors": True, "complex": complex},
+    params=lambda pairs: {"vectors": True, "complex": pairs},
     verb="take eigenvalues",
 )
-def eigh_(np: Any, a: Any, complex: Any) -> Any:
+def eigh_(np: Any, a: Any, pairs: Any) -> Any:
     """The eigenvalues, ascending, and eigenvectors of Hermitian matrices, read from the lower triangle."""
-    w, v = np.linalg.eigh(as_complex(np, a, complex))
-    return w, as_parts(np, v, complex)
+    w, v = np.linalg.eigh(as_complex(np, a, pairs))
+    return w, as_parts(np, v, pairs)
 
 
-def _eigvalsh_back(xp: Any, g: Any, out: Any, a: Any, _index: int, complex: Any) -> Any:
-    return _eigh_values_back(xp, g, split(xp, xp.eigh_(a, complex)[1], complex), complex)
+def _eigvalsh_back(xp: Any, g: Any, out: Any, a: Any, _index: int, pairs: Any) -> Any:
+    return _eigh_values_back(xp, g, split(xp, xp.eigh_(a, pairs)[1], pairs), pairs)
 
 
-def _eigvalsh_along(xp: Any, t: Any, out: Any, a: Any, _index: int, complex: Any) -> Any:
-    v = split(xp, xp.eigh_(a, complex)[1], complex)
-    return real_part(xp, diagonal_of(xp, adjoint(xp, v) @ hermitian(xp, split(xp, t, complex)) @ v))
+def _eigvalsh_along(xp: Any, t: Any, out: Any, a: Any, _index: int, pairs: Any) -> Any:
+    v = split(xp, xp.eigh_(a, pairs)[1], pairs)
+    return real_part(xp, diagonal_of(xp, adjoint(xp, v) @ hermitian(xp, split(xp, t, pairs)) @ v))
 
 
 @library(
-    results=lambda a, complex: [(_values_shape(a, complex), a.dtype)],
+    results=lambda a, pairs: [(_values_shape(a, pairs), a.dtype)],
     fallback=None,
     vjp=(_eigvalsh_back,),
     jvp=(_eigvalsh_along,),
     call="eigh",
-    params=lambda complex: {"vectors": False, "complex": complex},
+    params=lambda pairs: {"vectors": False, "complex": pairs},
     verb="take eigenvalues",
 )
-def eigvalsh_(np: Any, a: Any, complex: Any) -> Any:
+def eigvalsh_(np: Any, a: Any, pairs: Any) -> Any:
     """The eigenvalues of Hermitian matrices, ascending, read from the lower triangle."""
-    return np.linalg.eigvalsh(as_complex(np, a, complex))
+    return np.linalg.eigvalsh(as_complex(np, a, pairs))
 
 
 # ---- any square matrix ----------------------------------------------------------------------------------------
 
 
-def _fitting(xp: Any, gradient: Any, complex: Any) -> Any:
+def _fitting(xp: Any, gradient: Any, pairs: Any) -> Any:
     """Return a complex gradient as the operand has it: a real matrix takes the real part."""
-    return merged(xp, gradient) if complex else xp.real(gradient)
+    return merged(xp, gradient) if pairs else xp.real(gradient)
 
 
-def _eig_inner_back(xp: Any, inner: Any, v: Any, complex: Any) -> Any:
+def _eig_inner_back(xp: Any, inner: Any, v: Any, pairs: Any) -> Any:
     """Return v^-H inner v^H."""
-    return _fitting(xp, solve(xp, adjoint(xp, v), inner @ adjoint(xp, v)), complex)
+    return _fitting(xp, solve(xp, adjoint(xp, v), inner @ adjoint(xp, v)), pairs)
 
 
 def _eig_gaps(xp: Any, w: Any) -> Any:
     return inverse_differences(xp, rounding(xp, xp.abs(w)), w)
 
 
-def _eig_back(xp: Any, g: Any, out: Any, a: Any, index: int, complex: Any) -> Any:
+def _eig_back(xp: Any, g: Any, out: Any, a: Any, index: int, pairs: Any) -> Any:
     g, v = split(xp, g, True), split(xp, xp.sibling(out, 1), True)
     if index == 0:
-        return _eig_inner_back(xp, from_diagonal(xp, g), v, complex)
+        return _eig_inner_back(xp, from_diagonal(xp, g), v, pairs)
     w = split(xp, xp.sibling(out, 0), True)
     # Vectors have length 1: what lengthens them is taken out.
     g = g - scale_columns(xp, v, diagonal_of(xp, adjoint(xp, v) @ g))
-    return _eig_inner_back(xp, xp.conj(_eig_gaps(xp, w)) * (adjoint(xp, v) @ g), v, complex)
+    return _eig_inner_back(xp, xp.conj(_eig_gaps(xp, w)) * (adjoint(xp, v) @ g), v, pairs)
 
 
-def _as_whole(xp: Any, t: Any, complex: Any) -> Any:
+def _as_whole(xp: Any, t: Any, pairs: Any) -> Any:
     """Return an operand's tangent as a complex matrix."""
-    return split(xp, t, complex) if complex else paired(t, zeros_of(xp, t))
+    return split(xp, t, pairs) if pairs else paired(t, zeros_of(xp, t))
 
 
-def _eig_along(xp: Any, t: Any, out: Any, a: Any, index: int, complex: Any) -> Any:
+def _eig_along(xp: Any, t: Any, out: Any, a: Any, index: int, pairs: Any) -> Any:
     v = split(xp, xp.sibling(out, 1), True)
-    inner = solve(xp, v, _as_whole(xp, t, complex) @ v)
+    inner = solve(xp, v, _as_whole(xp, t, pairs) @ v)
     if index == 0:
         return merged(xp, diagonal_of(xp, inner))
     z = v @ (_eig_gaps(xp, split(xp, xp.sibling(out, 0), True)) * inner)
     return merged(xp, z - scale_columns(xp, v, diagonal_of(xp, adjoint(xp, v) @ z)))
 
 
-def _eig_results(a: Any, complex: Any) -> Any:
-    shape = shape_of(a, complex)
+def _eig_results(a: Any, pairs: Any) -> Any:
+    shape = shape_of(a, pairs)
     return [((*shape[:-1], 2), a.dtype), ((*shape, 2), a.dtype)]
 
 
@@ -165,19 +164,19 @@ def _eig_results(a: Any, complex: Any) -> Any:
     vjp=(_eig_back,),
     jvp=(_eig_along,),
     call="eig",
-    params=lambda complex: {"vectors": True, "complex": complex},
+    params=lambda pairs: {"vectors": True, "complex": pairs},
     verb="take eigenvalues",
 )
-def eig_(np: Any, a: Any, complex: Any) -> Any:
+def eig_(np: Any, a: Any, pairs: Any) -> Any:
     """The complex eigenvalues and eigenvectors of square matrices, in no order; vectors have length 1."""
-    w, v = np.linalg.eig(as_complex(np, a, complex))
+    w, v = np.linalg.eig(as_complex(np, a, pairs))
     return as_parts(np, w + 0j, True), as_parts(np, v + 0j, True)
 
 
-def _eigvals_back(xp: Any, g: Any, out: Any, a: Any, _index: int, complex: Any) -> Any:
+def _eigvals_back(xp: Any, g: Any, out: Any, a: Any, _index: int, pairs: Any) -> Any:
     # These may stand in another order than those with vectors: each takes the cotangent of the nearest.
-    w, v = (split(xp, r, True) for r in xp.eig_(a, complex))
-    return _eig_inner_back(xp, from_diagonal(xp, _matched(xp, split(xp, out, True), w, split(xp, g, True))), v, complex)
+    w, v = (split(xp, r, True) for r in xp.eig_(a, pairs))
+    return _eig_inner_back(xp, from_diagonal(xp, _matched(xp, split(xp, out, True), w, split(xp, g, True))), v, pairs)
 
 
 def _matched(xp: Any, given: Any, own: Any, values: Any) -> Any:
@@ -194,44 +193,44 @@ def _picked(xp: Any, values: Any, at: Any) -> Any:
     return xp.take_along_axis(values, at, axis=-1)
 
 
-def _eigvals_along(xp: Any, t: Any, out: Any, a: Any, _index: int, complex: Any) -> Any:
-    w, v = (split(xp, r, True) for r in xp.eig_(a, complex))
-    change = diagonal_of(xp, solve(xp, v, _as_whole(xp, t, complex) @ v))
+def _eigvals_along(xp: Any, t: Any, out: Any, a: Any, _index: int, pairs: Any) -> Any:
+    w, v = (split(xp, r, True) for r in xp.eig_(a, pairs))
+    change = diagonal_of(xp, solve(xp, v, _as_whole(xp, t, pairs) @ v))
     return merged(xp, _matched(xp, w, split(xp, out, True), change))
 
 
 @library(
-    results=lambda a, complex: _eig_results(a, complex)[:1],
+    results=lambda a, pairs: _eig_results(a, pairs)[:1],
     fallback=None,
     vjp=(_eigvals_back,),
     jvp=(_eigvals_along,),
     call="eig",
-    params=lambda complex: {"vectors": False, "complex": complex},
+    params=lambda pairs: {"vectors": False, "complex": pairs},
     verb="take eigenvalues",
 )
-def eigvals_(np: Any, a: Any, complex: Any) -> Any:
+def eigvals_(np: Any, a: Any, pairs: Any) -> Any:
     """The complex eigenvalues of square matrices, in no order."""
-    return as_parts(np, np.linalg.eigvals(as_complex(np, a, complex)) + 0j, True)
+    return as_parts(np, np.linalg.eigvals(as_complex(np, a, pairs)) + 0j, True)
 
 
 # ---- singular values ------------------------------------------------------------------------------------------
 
 
-def _svd_sizes(a: Any, complex: Any) -> Any:
-    *batch, m, n = shape_of(a, complex)
+def _svd_sizes(a: Any, pairs: Any) -> Any:
+    *batch, m, n = shape_of(a, pairs)
     return tuple(batch), m, n, min(m, n)
 
 
-def _svd_results(a: Any, full: Any, complex: Any) -> Any:
-    batch, m, n, k = _svd_sizes(a, complex)
+def _svd_results(a: Any, full: Any, pairs: Any) -> Any:
+    batch, m, n, k = _svd_sizes(a, pairs)
     u, vh = (*batch, m, m if full else k), (*batch, n if full else k, n)
-    return [(part_shape(u, complex), a.dtype), ((*batch, k), a.dtype), (part_shape(vh, complex), a.dtype)]
+    return [(part_shape(u, pairs), a.dtype), ((*batch, k), a.dtype), (part_shape(vh, pairs), a.dtype)]
 
 
-def _thin(xp: Any, out: Any, a: Any, complex: Any) -> tuple[Any, Any, Any]:
+def _thin(xp: Any, out: Any, a: Any, pairs: Any) -> tuple[Any, Any, Any]:
     """Return u, s, v with as many vectors as there are values, v with vectors in its columns."""
-    _, m, n, k = _svd_sizes(a, complex)
-    u, vh = split(xp, xp.sibling(out, 0), complex), split(xp, xp.sibling(out, 2), complex)
+    _, m, n, k = _svd_sizes(a, pairs)
+    u, vh = split(xp, xp.sibling(out, 0), pairs), split(xp, xp.sibling(out, 2), pairs)
     if u.shape[-1] > k:
         u = _first(xp, u, (*u.shape[:-2], m, k))
     if vh.shape[-2] > k:
@@ -265,16 +264,16 @@ def _outside(xp: Any, u: Any, x: Any) -> Any:
 
 
 def _half_turns(xp: Any, x: Any, s: Any) -> Any:
-    """Return i Im(x[i, i]) / (2 s[i]) on the diagonal: how left and right vectors share the turning of a value's phase."""
+    """Return i Im(x[i, i]) / (2 s[i]) on the diagonal: how left and right vectors share a turn of phase."""
     return 0.5 * scale_columns(xp, only_imaginary_diagonal(xp, x), inverse_values(xp, s))
 
 
-def _svd_back(xp: Any, g: Any, out: Any, a: Any, index: int, full: Any, complex: Any) -> Any:
-    _, m, n, k = _svd_sizes(a, complex)
-    u, s, v = _thin(xp, out, a, complex)
+def _svd_back(xp: Any, g: Any, out: Any, a: Any, index: int, full: Any, pairs: Any) -> Any:
+    _, m, n, k = _svd_sizes(a, pairs)
+    u, s, v = _thin(xp, out, a, pairs)
     if index == 1:
         return merged(xp, scale_columns(xp, u, g) @ adjoint(xp, v))
-    g = split(xp, g, complex)
+    g = split(xp, g, pairs)
     if index == 0:
         _check_determined("U", full and m > k)
         return merged(xp, _left_back(xp, g, u, s, v))
@@ -308,10 +307,10 @@ def _left_along(xp: Any, t: Any, u: Any, s: Any, v: Any) -> Any:
     return along
 
 
-def _svd_along(xp: Any, t: Any, out: Any, a: Any, index: int, full: Any, complex: Any) -> Any:
-    _, m, n, k = _svd_sizes(a, complex)
-    u, s, v = _thin(xp, out, a, complex)
-    t = split(xp, t, complex)
+def _svd_along(xp: Any, t: Any, out: Any, a: Any, index: int, full: Any, pairs: Any) -> Any:
+    _, m, n, k = _svd_sizes(a, pairs)
+    u, s, v = _thin(xp, out, a, pairs)
+    t = split(xp, t, pairs)
     if index == 1:
         return real_part(xp, diagonal_of(xp, adjoint(xp, u) @ t @ v))
     if index == 0:
@@ -327,46 +326,46 @@ def _svd_along(xp: Any, t: Any, out: Any, a: Any, index: int, full: Any, complex
     vjp=(_svd_back,),
     jvp=(_svd_along,),
     call="svd",
-    params=lambda full, complex: {"vectors": True, "full": full, "complex": complex},
+    params=lambda full, pairs: {"vectors": True, "full": full, "complex": pairs},
     verb="take singular values",
 )
-def svd_(np: Any, a: Any, full: Any, complex: Any) -> Any:
+def svd_(np: Any, a: Any, full: Any, pairs: Any) -> Any:
     """u, s and v^H of a = u diag(s) v^H, singular values descending."""
-    u, s, vh = np.linalg.svd(as_complex(np, a, complex), full_matrices=full)
-    return as_parts(np, u, complex), s, as_parts(np, vh, complex)
+    u, s, vh = np.linalg.svd(as_complex(np, a, pairs), full_matrices=full)
+    return as_parts(np, u, pairs), s, as_parts(np, vh, pairs)
 
 
-def _svdvals_back(xp: Any, g: Any, out: Any, a: Any, _index: int, complex: Any) -> Any:
-    u, _, vh = xp.svd_(a, False, complex)
-    return merged(xp, scale_columns(xp, split(xp, u, complex), g) @ split(xp, vh, complex))
+def _svdvals_back(xp: Any, g: Any, out: Any, a: Any, _index: int, pairs: Any) -> Any:
+    u, _, vh = xp.svd_(a, False, pairs)
+    return merged(xp, scale_columns(xp, split(xp, u, pairs), g) @ split(xp, vh, pairs))
 
 
-def _svdvals_along(xp: Any, t: Any, out: Any, a: Any, _index: int, complex: Any) -> Any:
-    u, _, vh = (r if k == 1 else split(xp, r, complex) for k, r in enumerate(xp.svd_(a, False, complex)))
-    return real_part(xp, diagonal_of(xp, adjoint(xp, u) @ split(xp, t, complex) @ adjoint(xp, vh)))
+def _svdvals_along(xp: Any, t: Any, out: Any, a: Any, _index: int, pairs: Any) -> Any:
+    u, _, vh = (r if k == 1 else split(xp, r, pairs) for k, r in enumerate(xp.svd_(a, False, pairs)))
+    return real_part(xp, diagonal_of(xp, adjoint(xp, u) @ split(xp, t, pairs) @ adjoint(xp, vh)))
 
 
 @library(
-    results=lambda a, complex: _svd_results(a, False, complex)[1:2],
+    results=lambda a, pairs: _svd_results(a, False, pairs)[1:2],
     fallback=None,
     vjp=(_svdvals_back,),
     jvp=(_svdvals_along,),
     call="svd",
-    params=lambda complex: {"vectors": False, "full": False, "complex": complex},
+    params=lambda pairs: {"vectors": False, "full": False, "complex": pairs},
     verb="take singular values",
 )
-def svdvals_(np: Any, a: Any, complex: Any) -> Any:
+def svdvals_(np: Any, a: Any, pairs: Any) -> Any:
     """The singular values, descending."""
-    return np.linalg.svd(as_complex(np, a, complex), compute_uv=False)
+    return np.linalg.svd(as_complex(np, a, pairs), compute_uv=False)
 
 
 # ---- orthogonal factors ---------------------------------------------------------------------------------------
 
 
-def _qr_results(a: Any, full: Any, complex: Any) -> Any:
-    batch, m, n, k = _svd_sizes(a, complex)
+def _qr_results(a: Any, full: Any, pairs: Any) -> Any:
+    batch, m, n, k = _svd_sizes(a, pairs)
     inner = m if full else k
-    return [(part_shape((*batch, m, inner), complex), a.dtype), (part_shape((*batch, inner, n), complex), a.dtype)]
+    return [(part_shape((*batch, m, inner), pairs), a.dtype), (part_shape((*batch, inner, n), pairs), a.dtype)]
 
 
 def _check_thin(m: int, n: int, full: Any) -> None:
@@ -414,11 +413,11 @@ def _q_back(xp: Any, g: Any, q: Any, r: Any) -> Any:
     return _over(xp, back, r)
 
 
-def _qr_back(xp: Any, g: Any, out: Any, a: Any, index: int, full: Any, complex: Any) -> Any:
-    _, m, n, k = _svd_sizes(a, complex)
+def _qr_back(xp: Any, g: Any, out: Any, a: Any, index: int, full: Any, pairs: Any) -> Any:
+    _, m, n, k = _svd_sizes(a, pairs)
     _check_thin(m, n, full)
-    q, r = (split(xp, xp.sibling(out, j), complex) for j in range(2))
-    g = split(xp, g, complex)
+    q, r = (split(xp, xp.sibling(out, j), pairs) for j in range(2))
+    g = split(xp, g, pairs)
     square = _columns(xp, r, 0, k)
     if index == 0:
         back = _q_back(xp, g, q, square)
@@ -431,15 +430,15 @@ def _qr_back(xp: Any, g: Any, out: Any, a: Any, index: int, full: Any, complex: 
     if index == 0:
         return merged(xp, xp.concat([back, xp.zeros_like(_columns(xp, r, k, n - k))], axis=-1))
     rest = _columns(xp, g, k, n - k)  # r's last columns are q^H times those of a
-    back = back + _q_back(xp, _columns(xp, split(xp, a, complex), k, n - k) @ adjoint(xp, rest), q, square)
+    back = back + _q_back(xp, _columns(xp, split(xp, a, pairs), k, n - k) @ adjoint(xp, rest), q, square)
     return merged(xp, xp.concat([back, q @ rest], axis=-1))
 
 
-def _qr_along(xp: Any, t: Any, out: Any, a: Any, index: int, full: Any, complex: Any) -> Any:
-    _, m, n, k = _svd_sizes(a, complex)
+def _qr_along(xp: Any, t: Any, out: Any, a: Any, index: int, full: Any, pairs: Any) -> Any:
+    _, m, n, k = _svd_sizes(a, pairs)
     _check_thin(m, n, full)
-    q, r = (split(xp, xp.sibling(out, j), complex) for j in range(2))
-    t = split(xp, t, complex)
+    q, r = (split(xp, xp.sibling(out, j), pairs) for j in range(2))
+    t = split(xp, t, pairs)
     square, own = _columns(xp, r, 0, k), _columns(xp, t, 0, k)
     scaled = _after(xp, own, square)
     inner = adjoint(xp, q) @ scaled
@@ -452,7 +451,7 @@ def _qr_along(xp: Any, t: Any, out: Any, a: Any, index: int, full: Any, complex:
     change = (inner - turning) @ square
     if n == k:
         return merged(xp, change)
-    rest = adjoint(xp, along) @ _columns(xp, split(xp, a, complex), k, n - k)
+    rest = adjoint(xp, along) @ _columns(xp, split(xp, a, pairs), k, n - k)
     rest = rest + adjoint(xp, q) @ _columns(xp, t, k, n - k)
     return merged(xp, xp.concat([change, rest], axis=-1))
 
@@ -463,10 +462,10 @@ def _qr_along(xp: Any, t: Any, out: Any, a: Any, index: int, full: Any, complex:
     vjp=(_qr_back,),
     jvp=(_qr_along,),
     call="qr",
-    params=lambda full, complex: {"full": full, "complex": complex},
+    params=lambda full, pairs: {"full": full, "complex": pairs},
     verb="factor",
 )
-def qr_(np: Any, a: Any, full: Any, complex: Any) -> Any:
+def qr_(np: Any, a: Any, full: Any, pairs: Any) -> Any:
     """q with orthonormal columns and upper triangular r, a = q r."""
-    q, r = np.linalg.qr(as_complex(np, a, complex), mode="complete" if full else "reduced")
-    return as_parts(np, q, complex), as_parts(np, r, complex)
+    q, r = np.linalg.qr(as_complex(np, a, pairs), mode="complete" if full else "reduced")
+    return as_parts(np, q, pairs), as_parts(np, r, pairs)

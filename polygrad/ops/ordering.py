@@ -17,8 +17,9 @@ from polygrad.ops.internal import cast
 from polygrad.ops.manipulation import part
 from polygrad.ops.scans import along_last, reversed_last
 from polygrad.ops.searching import before, bisected
-from polygrad.ops.statistics import ALL
 from polygrad.ops.table import composite, library
+
+ALL = "bool int float"
 
 
 def _stage(xp: Any, value: Any, place: Any, size: int, gap: int) -> tuple[Any, Any]:
@@ -128,7 +129,10 @@ def _sorted_values(xp: Any, x: Any, descending: bool) -> Any:
         return x
     if xp.recorded_(x):
         return sorted_pair(xp, x, descending)[0]
-    return reversed_last(xp, xp.sort_values_(x)) if descending else xp.sort_values_(x)
+    if not descending:
+        return xp.sort_values_(x)
+    # -0.0 and 0.0 are equal and yet two values: they keep their order, which is that of the operand reversed.
+    return reversed_last(xp, xp.sort_values_(reversed_last(xp, x) if dtypes.KINDS[x.dtype] == "float" else x))
 
 
 def _samples(draw: Any) -> Any:

@@ -35,7 +35,7 @@ def _matmul_samples(draw: Any) -> Any:
     return [((draw.array(a, -2, 2), draw.array(b, -2, 2)), {}) for a, b in pairs]
 
 
-@composite(reference=lambda np, a, b: np.matmul(a, b), samples=_matmul_samples, dtypes=NUMERIC)
+@composite(reference=lambda np, a, b: np.matmul(a, b), samples=_matmul_samples, dtypes=NUMERIC, where="main linalg")
 def matmul(xp: Any, x1: Any, x2: Any, /) -> Any:
     """The matrix product over the last two axes.
 
@@ -100,6 +100,7 @@ def _vecdot_reference(np: Any, a: Any, b: Any, axis: int = -1) -> Any:
         )
     ],
     dtypes=NUMERIC,
+    where="main linalg",
 )
 def vecdot(xp: Any, x1: Any, x2: Any, /, *, axis: Any = -1) -> Any:
     """The sum of conj(x1) * x2 along an axis, in their common dtype."""
@@ -144,7 +145,12 @@ def _tensordot_samples(draw: Any) -> Any:
     return [((draw.array(a, -2, 2), draw.array(b, -2, 2)), {"axes": axes}) for a, b, axes in cases]
 
 
-@composite(reference=lambda np, a, b, axes=2: np.tensordot(a, b, axes), samples=_tensordot_samples, dtypes=NUMERIC)
+@composite(
+    reference=lambda np, a, b, axes=2: np.tensordot(a, b, axes),
+    samples=_tensordot_samples,
+    dtypes=NUMERIC,
+    where="main linalg",
+)
 def tensordot(xp: Any, x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
     """The sum of products over the last *axes* axes of x1 and the first of x2, or over two sequences of axes."""
     a, b = _numeric(xp, "contract", x1, x2)
@@ -169,6 +175,7 @@ def tensordot(xp: Any, x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
         ((draw.array(a, -2, 2), draw.array(b, -2, 2)), {}) for a, b in (((3,), (4,)), ((2, 2), (3,)), ((0,), (2,)))
     ],
     dtypes=NUMERIC,
+    where="main linalg",
 )
 def outer(xp: Any, x1: Any, x2: Any, /) -> Any:
     """The products of all pairs of an element of x1 and one of x2; both are flattened."""
@@ -182,6 +189,7 @@ def outer(xp: Any, x1: Any, x2: Any, /) -> Any:
         ((draw.array(a, -2, 2), draw.array(b, -2, 2)), {}) for a, b in (((3,), (4,)), ((2, 2), (3, 1)), ((2,), (2, 3)))
     ],
     dtypes=NUMERIC,
+    where="main linalg",
 )
 def kron(xp: Any, x1: Any, x2: Any, /) -> Any:
     """The Kronecker product: blocks of x2, each multiplied by an element of x1."""

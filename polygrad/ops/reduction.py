@@ -6,6 +6,7 @@ Not here: what users call (sum with axis and keepdims, mean, var, argmax, ...), 
 
 from typing import Any
 
+from polygrad import shapes
 from polygrad.ops import complex_arithmetic
 from polygrad.ops.table import primitive
 
@@ -56,7 +57,7 @@ def _others(xp: Any, x: Any, axes: Any) -> Any:
     order = tuple(k for k in range(x.ndim) if k not in axes)
     rows = xp.permute_(x, (*order, *axes))
     shape = rows.shape
-    flat = xp.reshape(rows, (*shape[: len(order)], -1))
+    flat = xp.reshape(rows, (*shape[: len(order)], shapes.size(shape[len(order) :])))
     rest = xp.products_of_others(flat)
     back = xp.reshape(rest, shape)
     moved = (*order, *axes)

@@ -9,15 +9,15 @@ from typing import Any
 from polygrad import dtypes, shapes
 from polygrad.errors import ShapeError
 from polygrad.ops.internal import places
-from polygrad.ops.manipulation import with_calls
-from polygrad.ops.statistics import ALL, over_axes, settle
+from polygrad.ops.manipulation import part, with_calls
+from polygrad.ops.statistics import ALL, EVERY, over_axes, settle
 from polygrad.ops.table import composite, library
 
 
 @composite(
     reference=lambda np, x, axis=None, keepdims=False: np.count_nonzero(x, axis=axis, keepdims=keepdims),
     samples=over_axes(),
-    dtypes=ALL,
+    dtypes=EVERY,
     differentiable=False,
 )
 def count_nonzero(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:
@@ -36,11 +36,46 @@ def _first(xp: Any, x: Any, axis: Any, keepdims: bool, name: str) -> Any:
     n = x.shape[k]
     if n == 0:
         raise ShapeError(f"cannot {words} of shape {list(x.shape)} along axis {k}: an empty axis has none")
+    if n >= LONG and k == x.ndim - 1:
+        return settle(xp, x, _first_of_long(xp, x, name), (k,), keepdims)
+    return settle(xp, x, _first_along(xp, x, k, name)[1], (k,), keepdims)
+
+
+LONG = 1 << 16  # elements of a row: from here on most of it is read only once
+
+
+def _first_along(xp: Any, x: Any, k: int, name: str) -> tuple[Any, Any]:
+    """Return the extreme along an axis and its position, the axis kept as size 1."""
     best = getattr(xp, name)(x, (k,))
     hit = xp.equal(x, best)
     if dtypes.KINDS[x.dtype] == "float":
         hit = xp.bitwise_or(hit, xp.not_equal(x, x))
-    return settle(xp, x, xp.min_(xp.where(hit, places(xp, n, k, x.ndim), n), (k,)), (k,), keepdims)
+    n = x.shape[k]
+    return best, xp.min_(xp.where(hit, places(xp, n, k, x.ndim), n), (k,))
+
+
+def _first_of_long(xp: Any, x: Any, name: str) -> Any:
+    """Return the position of the first extreme of long rows, which are read once: by blocks, then the best block.
+
+    What is left over behind the blocks wins only if it is better: it comes later.
+    """
+    n, lead, rank = x.shape[-1], x.shape[:-1], x.ndim
+    width = 1 << (n.bit_length() // 2)
+    count = n // width
+    end = part(xp, x, rank - 1, 0, count * width)
+    blocks = xp.reshape_(end, (*lead, count, width))
+    peaks = xp.reshape_(getattr(xp, name)(blocks, (rank,)), (*lead, count))
+    best, block = _first_along(xp, peaks, rank - 1, name)
+    chosen = xp.gather_(blocks, xp.reshape_(block, (*lead, 1)), (*lead, width), (*range(rank - 1), -1, rank - 1))
+    _, inside = _first_along(xp, chosen, rank - 1, name)
+    found = block * width + inside
+    if count * width == n:
+        return found
+    last, at = _first_along(xp, part(xp, x, rank - 1, count * width, n - count * width), rank - 1, name)
+    better = xp.greater(last, best) if name == "max_" else xp.less(last, best)
+    if dtypes.KINDS[x.dtype] == "float":
+        better = xp.bitwise_or(better, xp.bitwise_and(xp.not_equal(last, last), xp.equal(best, best)))
+    return xp.where(better, at + count * width, found)
 
 
 @composite(
@@ -111,14 +146,14 @@ def nonzero_(xp: Any, mask: Any, count: Any, /) -> Any:
 
 
 @composite(reference=None, dtypes=ALL, differentiable=False)
-def true_positions_(xp: Any, x: Any, words: Any) -> Any:
+def true_positions_(xp: Any, x: Any) -> Any:
     """Return the positions in C order, int64 and 1-D, at which x is not zero. The host reads how many there are."""
     mask = x if x.dtype is dtypes.bool_ else xp.not_equal(x, 0)
     mask = xp.flatten(mask)
     if mask.shape[0] == 0:
         return xp.zeros_like(mask, dtype=dtypes.int64)
     total = xp.reshape_(xp.sum_(xp.astype(mask, dtypes.int64), (0,)), ())
-    count = xp.look_(total, words)
+    count = xp.look_(total)
     if count == 0:
         return xp.zeros_like(xp.slice_(mask, (0,), (1,), (0,)), dtype=dtypes.int64)
     return xp.nonzero_(mask, count)
@@ -136,7 +171,7 @@ def coordinates(xp: Any, positions: Any, shape: shapes.Shape) -> tuple[Any, ...]
 @composite(
     reference=lambda np, x: np.nonzero(x),
     samples=with_calls(((7,),), ((3, 4),), ((2, 3, 2),), ((2, 0),), ((1,),)),
-    dtypes=ALL,
+    dtypes=EVERY,
     differentiable=False,
 )
 def nonzero(xp: Any, x: Any, /) -> Any:
@@ -146,4 +181,4 @@ def nonzero(xp: Any, x: Any, /) -> Any:
     """
     if x.ndim == 0:
         raise ShapeError("cannot find what is not zero in a 0-d array: reshape it to one axis first")
-    return coordinates(xp, xp.true_positions_(x, "nonzero"), x.shape)
+    return coordinates(xp, xp.true_positions_(x), x.shape)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from polygrad import dtypes, shapes
 from polygrad.ops.internal import cast
+from polygrad.ops.manipulation import ALL
 from polygrad.ops.ordering import sorted_pair
 from polygrad.ops.searching import bisected
-from polygrad.ops.statistics import ALL
 from polygrad.ops.table import composite
 
 FEW = 32  # elements of a set that are looked at one after the other
@@ -45,7 +45,7 @@ class UniqueInverse(NamedTuple):
 class _Runs:
     """The elements in order, cut into runs of equal ones."""
 
-    def __init__(self, xp: Any, x: Any, words: str) -> None:
+    def __init__(self, xp: Any, x: Any) -> None:
         self.xp = xp
         self.shape = x.shape
         self.flat = flat = xp.flatten(x)
@@ -58,7 +58,7 @@ class _Runs:
             self.fresh = xp.pad_(fresh, (1,), (0,), True)
         else:
             self.fresh = xp.equal(self.positions, 0)
-        self.starts = xp.true_positions_(self.fresh, words)
+        self.starts = xp.true_positions_(self.fresh)
 
     def pick(self, x: Any, at: Any) -> Any:
         return self.xp.gather_(x, at, at.shape, (-1,)) if at.shape[0] else self.xp.slice_(x, (0,), (1,), (0,))
@@ -120,7 +120,7 @@ def unique_all(xp: Any, x: Any, /) -> Any:
     A named tuple (values, indices, inverse_indices, counts); indices count in the flattened array, inverse_indices has
     x's shape.
     """
-    runs = _Runs(xp, x, "unique_all")
+    runs = _Runs(xp, x)
     return UniqueAll(runs.values, runs.indices, runs.inverse, runs.counts)
 
 
@@ -131,7 +131,7 @@ def unique_all(xp: Any, x: Any, /) -> Any:
 )
 def unique_counts(xp: Any, x: Any, /) -> Any:
     """The different elements, and how many there are of each: a named tuple (values, counts)."""
-    runs = _Runs(xp, x, "unique_counts")
+    runs = _Runs(xp, x)
     return UniqueCounts(runs.values, runs.counts)
 
 
@@ -142,14 +142,14 @@ def unique_counts(xp: Any, x: Any, /) -> Any:
 )
 def unique_inverse(xp: Any, x: Any, /) -> Any:
     """The different elements, and for each element the number of its value: a named tuple (values, inverse_indices)."""
-    runs = _Runs(xp, x, "unique_inverse")
+    runs = _Runs(xp, x)
     return UniqueInverse(runs.values, runs.inverse)
 
 
 @composite(reference=lambda np, x: np.unique(x, equal_nan=False), samples=_unique_samples, dtypes=ALL)
 def unique_values(xp: Any, x: Any, /) -> Any:
     """The different elements, in ascending order."""
-    return _Runs(xp, x, "unique_values").values
+    return _Runs(xp, x).values
 
 
 def _isin_samples(draw: Any) -> Any:

@@ -14,8 +14,8 @@ from polygrad.errors import DTypeError, ShapeError
 from polygrad.ops.internal import cast
 from polygrad.ops.table import composite
 
-ALL = "bool int float complex"
-REAL = "bool int float"
+ALL = "bool int float"
+EVERY = "bool int float complex"
 
 
 def wide(xp: Any, x: Any) -> Any:
@@ -105,7 +105,7 @@ def over_axes(low: float = -2, high: float = 2, *, single: bool = False, empty: 
 @composite(
     reference=lambda np, x, axis=None, dtype=None, keepdims=False: np.sum(x, axis=axis, dtype=dtype, keepdims=keepdims),
     samples=over_axes(),
-    dtypes=ALL,
+    dtypes=EVERY,
 )
 def sum(xp: Any, x: Any, /, axis: Any = None, *, dtype: Any = None, keepdims: Any = False) -> Any:
     """The sum over axes.
@@ -120,7 +120,7 @@ def sum(xp: Any, x: Any, /, axis: Any = None, *, dtype: Any = None, keepdims: An
         x, axis=axis, dtype=dtype, keepdims=keepdims
     ),
     samples=over_axes(),
-    dtypes=ALL,
+    dtypes=EVERY,
 )
 def prod(xp: Any, x: Any, /, axis: Any = None, *, dtype: Any = None, keepdims: Any = False) -> Any:
     """The product over axes, in the dtype that `sum` has."""
@@ -141,7 +141,7 @@ def _extreme(xp: Any, x: Any, axis: Any, keepdims: bool, name: str) -> Any:
 @composite(
     reference=lambda np, x, axis=None, keepdims=False: np.max(x, axis=axis, keepdims=keepdims),
     samples=over_axes(empty=False),
-    dtypes=REAL,
+    dtypes=ALL,
 )
 def max(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:
     """The maximum over axes; NaN wins. Equal maxima share the gradient."""
@@ -151,7 +151,7 @@ def max(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:
 @composite(
     reference=lambda np, x, axis=None, keepdims=False: np.min(x, axis=axis, keepdims=keepdims),
     samples=over_axes(empty=False),
-    dtypes=REAL,
+    dtypes=ALL,
 )
 def min(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:
     """The minimum over axes; NaN wins. Equal minima share the gradient."""
@@ -161,7 +161,7 @@ def min(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:
 @composite(
     reference=lambda np, x, axis=None, keepdims=False: np.any(x, axis=axis, keepdims=keepdims),
     samples=over_axes(),
-    dtypes=ALL,
+    dtypes=EVERY,
     differentiable=False,
 )
 def any(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:
@@ -172,7 +172,7 @@ def any(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:
 @composite(
     reference=lambda np, x, axis=None, keepdims=False: np.all(x, axis=axis, keepdims=keepdims),
     samples=over_axes(),
-    dtypes=ALL,
+    dtypes=EVERY,
     differentiable=False,
 )
 def all(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:

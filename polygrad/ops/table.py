@@ -75,7 +75,7 @@ class Op:
         self.vjp: tuple[Rule | None, ...] | None = facts.get("vjp")
         self.jvp: tuple[Rule | None, ...] | None = facts.get("jvp")
         self.batch: Rule | None = facts.get("batch")  # where the rule of its kind (`batching.py`) does not do
-        self.reference: Callable[..., Any] = facts.get("reference") or body
+        self.reference: Callable[..., Any] | None = facts.get("reference") or (None if kind == "composite" else body)
         self.samples: Samples | None = facts.get("samples")
         self.dtypes: str = facts.get("dtypes", "") or self.kinds
         self.complex: Callable[..., Any] | str | None = facts.get("complex")

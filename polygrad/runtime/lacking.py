@@ -32,6 +32,8 @@ def stand_in(found: State, node: Node) -> None:
 
     op, attrs, parents = node.spec.op, node.spec.attrs[1:], node.parents
     waiting = node.value.living()
+    for p in parents:
+        p.device = p.device or found.name  # one made of constants alone has none yet
     realize(parents)
     before, RECORDING.enabled = RECORDING.enabled, False
     try:

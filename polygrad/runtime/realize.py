@@ -17,6 +17,7 @@ from polygrad.runtime.memory import Buffer, Storage, size_class
 from polygrad.runtime.structure import Structure, active_mask
 from polygrad.schedule import Fused, Library, Operand, Plan, plan
 from polygrad.schedule.fuse import PACKED
+from polygrad.schedule.emit import block_of
 from polygrad.schedule.index import nests
 
 PLAN_LIMIT = 4096  # plans a device; the oldest go first
@@ -213,6 +214,8 @@ class Program:
                 if buffers[slot] is None:
                     buffers[slot] = take(size, nbytes)
             here = self._offset(step, leaves) if moved and step.offsets else ints
+            if step.starts:
+                here = _placed(here, step, order)
             values = [order[k].value for k in scalars]
             if step.status < 0:
                 launch([buffers[s].handle for s in slots], here, values)
@@ -262,6 +265,14 @@ class Program:
                 buffers[slot] = None
 
         return run
+
+
+def _placed(ints: tuple[int, ...], step: Fused, order: list[Node]) -> tuple[int, ...]:
+    """Return the launch ints with the places of writes added."""
+    out = list(ints)
+    for at, k in step.starts:
+        out[at] += block_of(order[k])[1]
+    return tuple(out)
 
 
 _precision = ["highest"]

@@ -8,9 +8,10 @@ import sys
 from operator import attrgetter
 from typing import Any
 
-from polygrad.graph.node import Node, Siblings, scalar
+from polygrad.graph.node import Node, Siblings, scalar, spec_of
 from polygrad.runtime.claims import calibrate, find_claims
 from polygrad.runtime.memory import Buffer, Storage
+from polygrad.schedule.writes import Writes
 
 ALWAYS = 1  # the mask bit of requires_grad, whose recording never ends
 _active = [ALWAYS]  # bits of the recordings that are in progress
@@ -51,22 +52,33 @@ class Structure:
         self.order = _pending(asked)
         self.leaves: dict[Node, int] = {}
         self.calls: list[Node] = []
-        words, uses, costly, self._flags = self._words(set(asked))
+        self.claimed: dict[int, int] = {}
+        words, uses, costly, self._flags, puts = self._words(set(asked))
         self._held = [k for k in costly if sys.getrefcount(self.order[k]) > _BASELINE + uses[k]]
-        # Writes that may take over memory, by position in the order, and the last write of each row of them.
-        self.claimed = find_claims(self.order, uses, self._flags, _BASELINE, _active[0])
+        if puts:
+            # Writes that may take over memory, by position in the order, and the last write of each row of them.
+            self.claimed = find_claims(self.order, uses, self._flags, _BASELINE, _active[0])
+            loose = Writes(self.claims()).loose(self.order)
+            for k, at in puts:
+                if self.order[k] in loose:
+                    words[at] = anywhere(self.order[k]) * 8 + self._flags[k]
+            del loose
         layouts = [0 if p.storage.contiguous else p.storage.strides for p in self.leaves]
         avals = tuple([p.aval.ident for p in self.leaves])
         self.key: tuple[Any, ...] = (tuple(words), tuple(self._held), tuple(self.claimed.items()), avals, *layouts)
 
-    def _words(self, goal: set[Node]) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Return the graph as ints, how often each node is an operand, the costly nodes, and a flag for each node."""
+    def _words(self, goal: set[Node]) -> tuple[list[int], list[int], list[int], list[int], list[tuple[int, int]]]:
+        """Return the graph as ints, how often each node is an operand, the costly nodes, a flag for each node, the puts.
+
+        A put comes with the place of its word.
+        """
         order, leaves, mask = self.order, self.leaves, _active[0]
         position: dict[Node, int] = {}
         words: list[int] = []
         uses = [0] * len(order)
         costly: list[int] = []
         flags: list[int] = []
+        puts: list[tuple[int, int]] = []
         for k, n in enumerate(order):
             spec = n.spec
             flag = _ASKED if n in goal else 0
@@ -74,6 +86,8 @@ class Structure:
                 flag |= _TRACKED
             if spec.op.kind in KEEPING and (not flag or (spec.op.kind == "put" and flag == _TRACKED)):
                 costly.append(k)  # a recording does not need the value of a put
+            if spec.op.kind == "put":
+                puts.append((k, len(words)))
             flags.append(flag)
             words.append(spec.sig * 8 + flag)
             for p in n.parents:
@@ -89,7 +103,7 @@ class Structure:
             position[n] = k
             if n.value.__class__ is Siblings:
                 self.calls.append(n)
-        return words, uses, costly, flags
+        return words, uses, costly, flags, puts
 
     def retained(self) -> set[Node]:
         """Return the nodes that a recording needs: if they must be in memory on the way, they stay there."""
@@ -105,6 +119,12 @@ class Structure:
     def claims(self) -> dict[Node, Node]:
         """Return the writes that may take over the memory of the array they write into; see `claims.py`."""
         return {self.order[k]: self.order[end] for k, end in self.claimed.items()}
+
+
+def anywhere(put: Node) -> int:
+    """Return the signature that puts at all places share."""
+    _, steps, sizes = put.spec.attrs
+    return spec_of(put.spec.op, ((0,) * len(sizes), steps, sizes), put.parents).sig
 
 
 def _pending(asked: list[Node]) -> list[Node]:
@@ -134,7 +154,7 @@ def _calibrate() -> int:
     found = Structure([consumer])
     baseline = sys.getrefcount(found.order[0]) - 1
     leaf = apply(negative, (scalar(0.0, dtypes.float64),))
-    leaf.storage = Storage(Buffer(None, None, 0, leaf), 0, (), True)  # type: ignore[arg-type]  # of no pool
+    leaf.storage = Storage(Buffer(None, None, 0, True), 0, (), True)  # type: ignore[arg-type]  # of no pool
     consumer = apply(negative, (leaf,))
     del leaf
     found = Structure([consumer])

@@ -18,7 +18,8 @@ from polygrad.schedule.index import Axis, Expr, address, combine, settle, settle
 class FusedLaunch(NamedTuple):
     """A kernel with what it is launched with; a buffer is given as the node whose value it holds.
 
-    `offsets` lists the ints to which the storage offset of a leaf is added at launch: (position in ints, node).
+    `offsets` lists the ints to which the storage offset of a leaf is added at launch: (position in ints, node); `starts`
+    those to which the place of a write is.
     `partials` gives for each buffer that holds parts of a node its number of elements and the node.
     """
 
@@ -30,6 +31,7 @@ class FusedLaunch(NamedTuple):
     outputs: tuple[Node, ...]
     partials: dict[int, tuple[Node, int]]
     traced: dict[int, Node]
+    starts: tuple[tuple[int, Node], ...] = ()
 
 
 STATUS = "status"
@@ -90,8 +92,10 @@ class Emitter:
             status,
         )
         ints = [a.extent for a in self.axes]
-        offsets = []
+        offsets, starts = [], []
         for own, leaf in zip(self.view_ints, self.view_nodes, strict=True):
+            if self.group.loose and leaf is self.group.target:
+                starts.append((len(ints), self.group.target))
             if leaf is not None and leaf.storage is not None:
                 offsets.append((len(ints), leaf))
             ints += own
@@ -105,6 +109,7 @@ class Emitter:
             outputs,
             self.partials,
             traced,
+            tuple(starts),
         )
 
     def value(self, demand: Demand) -> int:
@@ -310,6 +315,7 @@ class Emitter:
         strides, offset = shapes.strides(node.aval.shape), 0
         if node is self.group.target:
             strides, offset = block_of(node)
+            offset = 0 if self.group.loose else offset
         flat = address(settle_map(demand.index), strides, offset)
         classes, dynamic = self._strides(flat)
         dtype = name(node.dtype)

@@ -68,6 +68,7 @@ class Fusion:
         self.consumers = _consumers(order)
         self.writes = writes or Writes()
         self._apart = self.writes.apart(order)
+        self._loose = self.writes.loose(order) if self._apart else set()
         self._missing = SCALAR_OPS.keys() - info.scalar_ops
         self._cost = self._costs()
         self._late = self._lateness()
@@ -101,7 +102,7 @@ class Fusion:
         out: dict[Node, tuple[int, int]] = {}
         for n in self.order:
             kind = n.spec.op.kind
-            if kind in LIBRARY or kind == "reduce":
+            if kind in LIBRARY or kind == "reduce" or n in self._apart:
                 memory[n], work[n], out[n] = frozenset((n,)), frozenset(), (1, 0)
                 continue
             reads: set[Node] = set()
@@ -130,6 +131,8 @@ class Fusion:
         if not self._missing or op.kind != "elementwise" or op.instr not in self._missing:
             return 0
         info, dtype = self.info, node.parents[0].aval.dtype.name
+        if op.lower is not None and "float" not in dtype:  # rounding an integer
+            return 0
         count = instructions(op.instr, dtype, frozenset(info.scalar_ops))
         if count + len(node.parents) > info.limits.max_instructions:
             raise UnsupportedOp(
@@ -233,6 +236,7 @@ class Fusion:
             group.demands.append(demand)
             group.load_at(demand, value, None)
         group.stores[node] = demand
+        group.loose = node in self._loose
         step = Step(group, None)
         step.write = node
         self._record(step, node)

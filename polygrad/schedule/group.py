@@ -64,6 +64,7 @@ class Group:
         self.stores: dict[Node, Demand] = {}
         self.partials: list[tuple[Node, Demand]] = []
         self.target: Node | None = None  # a written array: this kernel stores its block alone
+        self.loose = False  # where that block starts is an argument of the launch
         self._waiting: list[tuple[int, int, Demand]] = []
         self._known: dict[Any, Demand] = {}
         self._count = 0

@@ -31,6 +31,7 @@ class Fused(NamedTuple):
     ints: tuple[int, ...]
     scalars: tuple[int, ...]  # positions in the order
     offsets: tuple[tuple[int, int], ...]  # (position in ints, leaf slot)
+    starts: tuple[tuple[int, int], ...]  # (position in ints, position in the order) of writes
     allocate: tuple[tuple[int, int], ...]  # (slot, bytes)
     release: tuple[int, ...]
     traced: dict[int, int]  # instruction to position in the order
@@ -225,7 +226,8 @@ class _Numbering:
         record = Fused(
             launch.kernel, tuple(slots), launch.kernel.status, launch.ints,
             tuple(self.position[n] for n in launch.scalars),
-            tuple((at, self.leaves[n]) for at, n in launch.offsets), (), (),
+            tuple((at, self.leaves[n]) for at, n in launch.offsets),
+            tuple((at, self.position[n]) for at, n in launch.starts), (), (),
             {k: self.position[n] for k, n in launch.traced.items()},
         )  # fmt: skip
         made = {s for s, _ in makes}

@@ -57,6 +57,19 @@ class Writes:
                     found.add(n.parents[0])
         return found
 
+    def loose(self, order: list[Node]) -> set[Node]:
+        """Return the puts apart whose place is an argument of the launch: one plan serves a loop over places.
+
+        Those whose value has nothing to do with an array that is written into; else it matters where both lie.
+        """
+        apart = self.apart(order)
+        roots = {n.parents[0] for n in order if n.spec.op.kind == "put"}
+        tainted: set[Node] = set()
+        for n in order:
+            if n.spec.op.kind == "put" or any(p in tainted or p in roots for p in n.parents):
+                tainted.add(n)
+        return {n for n in apart if n.parents[1] not in tainted and n.parents[1] not in roots}
+
     def settle(self, steps: "list[Step]", produced: "dict[Node, Step]") -> None:
         """Decide which writes copy the old array first: those that somebody must read it after."""
         readers: dict[Node, list[Step]] = {}

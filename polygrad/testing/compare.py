@@ -63,17 +63,18 @@ def _compare_arrays(
     if check_dtype and typed:
         assert a.dtype == e.dtype, f"{path} dtypes differ: {a.dtype.name} and {e.dtype.name}".strip()  # noqa: S101
     kinds = {dtypes.KINDS.get(v.dtype, "other") for v in (a, e)}
-    if "float" not in kinds:
+    if not kinds & {"float", "complex"}:
         np.testing.assert_array_equal(a, e, err_msg=path)
         return
     floats = [
-        v.dtype.name
+        dtypes.part(v.dtype).name
         for v, given in ((a, actual), (e, expected))
-        if hasattr(given, "dtype") and v.dtype.name in _TOLERANCE
+        if hasattr(given, "dtype") and dtypes.part(v.dtype).name in _TOLERANCE
     ]
     relative, absolute = max((_TOLERANCE[name] for name in floats), default=_TOLERANCE["float64"])
+    wide = np.complex128 if "complex" in kinds else np.float64
     np.testing.assert_allclose(
-        a.astype(np.float64), e.astype(np.float64),
+        a.astype(wide), e.astype(wide),
         rtol=relative if rtol is None else rtol, atol=absolute if atol is None else atol, err_msg=path,
     )  # fmt: skip
 

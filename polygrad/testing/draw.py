@@ -36,7 +36,8 @@ class Draw:
     def array(self, shape: tuple[int, ...], low: float, high: float) -> Any:
         """Return an array of the dtype in [low, high].
 
-        Floats and ints are uniform (unsigned ones from 0), bools fair.
+        Floats and ints are uniform (unsigned ones from 0), bools fair; of complex numbers so is the real part, and the
+        imaginary one in [-1, 1].
         """
         if self.kind == "bool":
             return np.asarray(self.rng.integers(0, 2, shape), bool)
@@ -44,7 +45,28 @@ class Draw:
             least, greatest = dtypes.integer_range(self.dtype)
             first, last = max(int(low), least), min(max(int(high), int(low)), greatest)
             return np.asarray(self.rng.integers(first, max(first, last) + 1, shape), self.dtype)
+        if self.kind == "complex":
+            turned = self.rng.uniform(low, high, shape) + 1j * self.rng.uniform(-1.0, 1.0, shape)
+            return np.asarray(turned).astype(self.dtype)
         return np.asarray(self.rng.uniform(low, high, shape)).astype(self.dtype)
+
+    def matrices(self, kind: str, *shape: int) -> Any:
+        """Return matrices that are "regular", "positive" definite, "hermitian", or have singular values "apart".
+
+        Their eigenvalues, or singular values, are well apart and not small, so that derivatives are of moderate size.
+        """
+        x = self.array(shape, -0.5, 0.5)
+        wide = x.astype(np.complex128 if self.kind == "complex" else np.float64)
+        *_, m, n = shape
+        turned = wide.conj().swapaxes(-1, -2)
+        steps = np.eye(m, n) * np.arange(1, n + 1)
+        made = {
+            "regular": lambda: wide + 2 * np.eye(m, n) + steps,
+            "positive": lambda: wide @ turned + np.eye(m) + steps,
+            "hermitian": lambda: (wide + turned) / 2 + 2 * steps - np.eye(m, n),
+            "apart": lambda: wide + 2 * steps,
+        }[kind]()
+        return made.astype(self.dtype)
 
     def ints(self, shape: tuple[int, ...], low: int, high: int, dtype: dtypes.DType = dtypes.int64) -> Any:
         """Return indices or labels in [low, high], int64 unless another dtype is given."""

@@ -39,7 +39,7 @@ def gradcheck(
     f : callable
         Takes *inputs*, returns an array or a tree of arrays. It must be differentiable around *inputs*.
     *inputs : Array or anything
-        float64 arrays are differentiated, integer and bool arrays and everything else passed on.
+        float64 and complex128 arrays are differentiated, integer and bool arrays and everything else passed on.
     eps : float
         The step h; the differences are wrong by about h**2 (truncation) and 1e-16 / h (rounding), relative to f.
     tol : float
@@ -54,7 +54,7 @@ def gradcheck(
     AssertionError
         Naming the numbers that differ.
     DTypeError
-        If an input is a float array but not float64, in which differences have too few digits.
+        If an input is a float or complex array of fewer than 64 bits a part, in which differences have too few digits.
     GradError
         If no input or no output can be differentiated.
 
@@ -85,7 +85,7 @@ def gradgradcheck(
     with no_grad():
         outputs = _floats(call(*arrays))
     rng = np.random.default_rng(seed + 1)
-    cotangents = [_like(o, rng.standard_normal(o.shape)) for o in outputs]
+    cotangents = [_like(o, _random(rng, o)) for o in outputs]
 
     def pulled(*given: Any) -> Any:
         xs, us = given[: len(arrays)], given[len(arrays) :]
@@ -98,11 +98,12 @@ def gradgradcheck(
 def _split(f: Callable[..., Any], inputs: Sequence[Any]) -> tuple[list[Array], Callable[..., Any]]:
     """Return the arrays to differentiate by, and *f* as a function of these alone."""
     for x in inputs:
-        if isinstance(x, Array) and dtypes.KINDS[x.dtype] == "float" and x.dtype is not dtypes.float64:
-            raise DTypeError(f"gradcheck needs float64, got {x.dtype.name}: convert with .astype('float64')")
-    moving = [isinstance(x, Array) and x.dtype is dtypes.float64 for x in inputs]
+        if isinstance(x, Array) and x.dtype in dtypes.DIFFERENTIABLE and dtypes.part(x.dtype) is not dtypes.float64:
+            wide = "float64" if x.dtype in dtypes.FLOATS else "complex128"
+            raise DTypeError(f"gradcheck needs {wide}, got {x.dtype.name}: convert with .astype({wide!r})")
+    moving = [isinstance(x, Array) and x.dtype in dtypes.DIFFERENTIABLE for x in inputs]
     if not any(moving):
-        raise GradError("gradcheck needs a float64 array to differentiate by: none of the inputs is one")
+        raise GradError("gradcheck needs a float64 or complex128 array to differentiate by: none of the inputs is one")
 
     def call(*values: Any) -> Any:
         given = iter(values)
@@ -112,7 +113,7 @@ def _split(f: Callable[..., Any], inputs: Sequence[Any]) -> tuple[list[Array], C
 
 
 def _floats(tree: Any) -> list[Array]:
-    found = [a for a in flatten(tree)[0] if dtypes.KINDS[a.dtype] == "float"]
+    found = [a for a in flatten(tree)[0] if a.dtype in dtypes.DIFFERENTIABLE]
     if not found:
         raise GradError("gradcheck needs a float array among the outputs of the function: there is none")
     return found
@@ -122,11 +123,11 @@ def _check_direction(
     call: Callable[..., Any], arrays: list[Array], rng: Any, eps: float, tol: float, forward: bool
 ) -> None:
     values = [x.numpy() for x in arrays]
-    directions = [np.asarray(rng.standard_normal(v.shape)) for v in values]
-    norm = np.sqrt(sum(float(np.sum(d * d)) for d in directions)) or 1.0
+    directions = [_random(rng, x) for x in arrays]
+    norm = np.sqrt(sum(float(np.sum(np.abs(d) ** 2)) for d in directions)) or 1.0
     directions = [d / norm for d in directions]
     outputs, pull = vjp(lambda *xs: _floats(call(*xs)), *arrays)
-    cotangents = [np.asarray(rng.standard_normal(o.shape)) for o in outputs]
+    cotangents = [_random(rng, o) for o in outputs]
     grads = pull([_like(o, u) for o, u in zip(outputs, cotangents, strict=True)])
     reverse, size = _inner(grads, directions)
 
@@ -145,9 +146,18 @@ def _check_direction(
 
 
 def _inner(arrays: Sequence[Array], values: list[Any]) -> tuple[float, float]:
-    """Return the inner product of *arrays* and *values*, and the sum of the sizes of its terms."""
-    products = [np.asarray(a.detach().numpy(), np.float64) * v for a, v in zip(arrays, values, strict=True)]
+    """Return the inner product of *arrays* and *values*, and the sum of the sizes of its terms.
+
+    Complex numbers count as two real ones.
+    """
+    products = [np.real(a.detach().numpy() * np.conj(v)) for a, v in zip(arrays, values, strict=True)]
     return sum(float(np.sum(p)) for p in products), sum(float(np.sum(np.abs(p))) for p in products)
+
+
+def _random(rng: Any, like: Array) -> Any:
+    """Return normal numbers of the shape of *like*, complex ones if it is."""
+    value = np.asarray(rng.standard_normal(like.shape))
+    return value + 1j * rng.standard_normal(like.shape) if like.dtype in dtypes.COMPLEX else value
 
 
 def _like(array: Array, value: Any) -> Array:

@@ -5,13 +5,15 @@ ops.
 Not here: kernels, devices, speed. It is what scheduled results are compared with.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from polygrad import dtypes
+from polygrad.array.interchange import to_numpy
 from polygrad.errors import OutOfBounds
-from polygrad.graph.node import Node, Spec, aval
+from polygrad.graph.node import Node, Pair, Spec, aval
 from polygrad.ops.creation import buffer
 from polygrad.ops.table import Op
 
@@ -23,20 +25,24 @@ def leaf(array: Any) -> Node:
     array([1, 2, 3])
     """
     value = np.asarray(array)
+    if value.dtype in dtypes.COMPLEX:
+        return Pair(leaf(value.real), leaf(value.imag))
     node = Node(Spec(buffer, None, aval(value.shape, dtypes.as_dtype(value.dtype)), None), (), None)
     node.storage = value
     return node
 
 
-def evaluate(*nodes: Node) -> Any:
+def evaluate(*nodes: Node, disturb: Callable[[Node, Any], Any] | None = None) -> Any:
     """Return the value of a node as an array; of several, a tuple of arrays.
 
-    16-bit floats are computed in float32, op by op.
+    16-bit floats are computed in float32, op by op. *disturb* is given each node and its value and returns the value to
+    go on with: with small random changes it shows how much rounding matters.
     """
     known: dict[int, Any] = {}
     with np.errstate(all="ignore"):
         for node in _order(nodes):
-            known[node.number] = _value(node, [known[p.number] for p in node.parents])
+            value = _value(node, [known[p.number] for p in node.parents])
+            known[node.number] = value if disturb is None else disturb(node, value)
     found = tuple(known[node.number] for node in nodes)
     return found[0] if len(nodes) == 1 else found
 
@@ -55,7 +61,7 @@ def _order(nodes: tuple[Node, ...]) -> list[Node]:
 
 def _value(node: Node, operands: list[Any]) -> Any:
     if node.storage is not None:
-        return node.storage
+        return node.storage if isinstance(node.storage, np.ndarray) else to_numpy(node)
     op = node.op
     if op.kind == "scalar":
         return np.asarray(node.value, node.dtype)

@@ -143,3 +143,63 @@ class CpuDriver(DriverBase):
         from polygrad_cpu.ordering import sort_values
 
         sort_values(outs[0], ins[0], self.settings)
+
+    def op_solve(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import linalg
+
+        linalg.solve(outs, ins, attrs)
+
+    def op_triangular_solve(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import linalg
+
+        linalg.triangular_solve(outs, ins, attrs)
+
+    def op_cholesky(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import linalg
+
+        linalg.cholesky(outs, ins, attrs)
+
+    def op_slogdet(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import linalg
+
+        linalg.slogdet(outs, ins, attrs)
+
+    def op_det(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import linalg
+
+        linalg.det(outs, ins, attrs)
+
+    def op_eigh(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import linalg
+
+        linalg.eigh(outs, ins, attrs)
+
+    def op_eig(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import linalg
+
+        linalg.eig(outs, ins, attrs)
+
+    def op_svd(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import linalg
+
+        linalg.svd(outs, ins, attrs)
+
+    def op_qr(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import linalg
+
+        linalg.qr(outs, ins, attrs)
+
+    def op_fft(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import fft
+
+        fft.fft(outs[0], ins[0], attrs["inverse"])
+
+    def op_rfft(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import fft
+
+        fft.rfft(outs[0], ins[0])
+
+    def op_irfft(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import fft
+
+        fft.irfft(outs[0], ins[0], attrs["n"])

@@ -3,8 +3,8 @@
 Here: the ops scan and nonzero. Not here: sorting (`ordering.py`), reductions to one value.
 
 NumPy's accumulate waits for each addition before the next one starts: 3.3 ns an element. Sums of float32 are therefore
-taken in float64 two elements at a time, as complex numbers, whose parts NumPy adds side by side; a float64's range and
-digits make the detour exact enough (a running sum of float32 rounds once an element in any case).
+taken within groups of four, all groups side by side, and only the groups' sums go through accumulate, in float64
+(1.9 ns an element).
 """
 
 import itertools
@@ -21,8 +21,9 @@ from polygrad_cpu.workers import Workspace, share
 Array = np.ndarray[Any, Any]
 UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 NS = 3  # what an element costs in one thread
-BLOCK = 1 << 15  # elements that are in the cache as float64
-LONG = 128  # elements of a row from which summing in pairs is worth its calls
+GROUP = 4
+BLOCK = 1 << 17  # elements that are in the cache as float32
+LONG = 64  # elements of a row from which summing in groups is worth its calls
 
 
 def each(count: int, function: Callable[[int], None], threads: int) -> None:
@@ -51,15 +52,14 @@ def scan(out: Ref, source: Ref, kind: str, settings: Settings) -> None:
     ufunc = UFUNCS[kind]
     threads = settings.threads if x.size * NS >= settings.split_ns else 1
     half = out.dtype in ("float16", "bfloat16")  # storage: sums and products are float32
-    paired = kind == "sum" and out.dtype == "float32" and n >= LONG
+    grouped = kind == "sum" and out.dtype == "float32" and n >= LONG
 
     def piece(a: Array, b: Array) -> None:
         """Scan [rows, n] or one row's part."""
         if half:
             b[...] = ufunc.accumulate(a.astype(np.float32), axis=-1)
-        elif paired:
-            for one, into in zip(a, b, strict=True):
-                _sum_in_pairs(one, into)
+        elif grouped:
+            _sum_in_groups(a, b)
         else:
             ufunc.accumulate(a, axis=-1, dtype=b.dtype, out=b)
 
@@ -81,28 +81,38 @@ def scan(out: Ref, source: Ref, kind: str, settings: Settings) -> None:
     each(threads - 1, carry, threads)
 
 
-def _sum_in_pairs(x: Array, out: Array) -> None:
-    """Write the running sums of a float32 row.
+def _sum_in_groups(x: Array, out: Array) -> None:
+    """Write the running sums of float32 rows."""
+    count, n = x.shape
+    width = min(n - n % GROUP, BLOCK)
+    rows = max(1, BLOCK // width)
+    for first in range(0, count, rows):
+        a, b = x[first : first + rows], out[first : first + rows]
+        carry = np.zeros(len(a))
+        for start in range(0, n - n % GROUP, width):
+            end = min(start + width, n - n % GROUP)
+            carry = _block(a[:, start:end], b[:, start:end], carry)
+        for k in range(n - n % GROUP, n):
+            np.add(b[:, k - 1], a[:, k], out=b[:, k])
 
-    Of the pairs' first and second elements apart, e and o, an even place's sum is e there and o before it.
-    """
-    room = np.empty(min(len(x), BLOCK) + 1)
-    carry = 0.0
-    for start in range(0, len(x), BLOCK):
-        part = x[start : start + BLOCK]
-        n = len(part)
-        w = room[: n + n % 2]
-        w[:n] = part
-        w[n:] = 0
-        w[0] += carry
-        pairs = w.view(np.complex128)
-        np.add.accumulate(pairs, out=pairs)
-        table = w.reshape(-1, 2)
-        table[1:, 0] += table[:-1, 1]
-        odd = table[: n // 2]
-        np.add(odd[:, 0], part[1::2], out=odd[:, 1])
-        out[start : start + n] = w[:n]
-        carry = w[n - 1]
+
+def _block(x: Array, out: Array, carry: Array) -> Array:
+    """Write the running sums of a few columns, from *carry* on; return those at the end."""
+    count, n = x.shape
+    groups = n // GROUP
+    a, b = x.reshape(count, groups, GROUP), out.reshape(count, groups, GROUP)
+    np.add(a[:, :, 0], a[:, :, 1], out=b[:, :, 1])
+    for k in range(2, GROUP):
+        np.add(b[:, :, k - 1], a[:, :, k], out=b[:, :, k])
+    ends = np.empty((count, groups + 1))
+    ends[:, 0] = carry
+    ends[:, 1:] = b[:, :, -1]
+    np.add.accumulate(ends, axis=1, out=ends)
+    base = ends[:, :-1].astype(np.float32)
+    np.add(a[:, :, 0], base, out=b[:, :, 0])
+    for k in range(1, GROUP):
+        np.add(b[:, :, k], base, out=b[:, :, k])
+    return ends[:, -1]
 
 
 def nonzero(out: Ref, mask: Ref) -> None:

@@ -6,24 +6,13 @@ NVRTC is called with options of our own, not through `cupy.RawModule`: that one 
 subnormals to zero.
 """
 
-import hashlib
-import os
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from polygrad.driver import CompileError, count_build
+from polygrad.driver.caches import ProgramCache, cache_folder, key_of
 
 # IEEE arithmetic: no contraction to fma, subnormals kept, division and square root correctly rounded.
 OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
-
-
-def cache_folder() -> Path:
-    """Return where compiled kernels are kept: under POLYGRAD_CACHE_DIR, else under the user's cache folder."""
-    root = os.environ.get("POLYGRAD_CACHE_DIR")
-    if root:
-        return Path(root) / "cuda"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polygrad" / "cuda"
 
 
 class Compiler:
@@ -34,6 +23,7 @@ class Compiler:
         self.device = device
         self.architecture = architecture
         self.modules: dict[str, Any] = {}
+        self.cache = ProgramCache(cache_folder("cuda"))
 
     def function(self, source: str, name: str) -> int:
         """Return the address of the kernel *name* in *source*, compiling it if need be.
@@ -52,13 +42,12 @@ class Compiler:
 
     def _binary(self, source: str) -> bytes:
         version = self.cupy.cuda.nvrtc.getVersion()
-        key = repr((source, OPTIONS, self.architecture, version)).encode()
-        path = cache_folder() / f"{hashlib.sha256(key).hexdigest()}.bin"
-        kept = _read(path)
+        key = key_of(source, *OPTIONS, self.architecture, str(version))
+        kept = self.cache.load(key)
         if kept is not None:
             return kept
         binary = self._compile(source)
-        _write(path, binary)
+        self.cache.store(key, binary)
         return binary
 
     def _compile(self, source: str) -> bytes:
@@ -76,23 +65,3 @@ class Compiler:
             ) from error
         count_build()
         return bytes(binary)
-
-
-def _read(path: Path) -> bytes | None:
-    """Return the kept binary, or None if there is none or it is damaged (it opens with its own digest)."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    return data[32:] if hashlib.sha256(data[32:]).digest() == data[:32] else None
-
-
-def _write(path: Path, binary: bytes) -> None:
-    """Keep *binary*; a cache that cannot be written only costs time, so a failure is passed over."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(hashlib.sha256(binary).digest() + binary)
-        Path(file.name).replace(path)  # at once, so that no other process reads half a file
-    except OSError:
-        return

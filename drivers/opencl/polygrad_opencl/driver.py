@@ -31,6 +31,7 @@ from polygrad_opencl.copying import Copies
 from polygrad_opencl.faults import translated
 from polygrad_opencl.fused import FusedKernels
 from polygrad_opencl.matmul import Matmul
+from polygrad_opencl.ordering import Ordering
 from polygrad_opencl.session import Argument, Session
 
 LONG = np.dtype(np.int64)
@@ -68,6 +69,7 @@ class OpenCLDriver(DriverBase):
         self.session = session = Session(device, f"opencl:{ordinal}")
         self.fused = FusedKernels(session)
         self.matmul = Matmul(session)
+        self.ordering = Ordering(session)
         self.copies = Copies(session, self.fused)
         self.total = device.global_mem_size
         self.largest = device.max_mem_alloc_size
@@ -232,6 +234,18 @@ class OpenCLDriver(DriverBase):
                 size, group = self._geometry(n * m)
                 ends = [(None, total), (None, out.handle), (LONG, out.offset), (LONG, n * m)]
                 session.run(text, "scatter_round", size, group, ends)
+
+    def op_scan(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Reduce each element with all before it."""
+        self.ordering.scan(outs[0], ins[0], attrs["kind"])
+
+    def op_nonzero(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Find where a mask is true."""
+        self.ordering.nonzero(outs[0], ins[0])
+
+    def op_sort(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Sort rows."""
+        self.ordering.sort(outs[0], outs[1], ins[0])
 
     def _geometry(self, work: int) -> tuple[tuple[int], tuple[int]]:
         """Return grid and group for *work* pieces: few items on a CPU device, one a piece up to a limit on others."""

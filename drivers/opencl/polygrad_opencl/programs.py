@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from polygrad.driver import CompileError, count_build
-from polygrad_opencl.binary_cache import BinaryCache, key_of
+from polygrad.driver.caches import ProgramCache, key_of
 from polygrad_opencl.devices import is_simulator
 
 OPTIONS = "-w"  # no warnings about generated text; no flag that trades accuracy for speed, whatever the device
@@ -51,7 +51,7 @@ class Program:
 class ProgramStore:
     """The programs of one device, by source text."""
 
-    def __init__(self, cl: Any, queue: Any, cache: BinaryCache) -> None:
+    def __init__(self, cl: Any, queue: Any, cache: ProgramCache) -> None:
         self.cl = cl
         self.queue = queue
         self.context = queue.context

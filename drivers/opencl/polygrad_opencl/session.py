@@ -7,8 +7,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from polygrad.driver.caches import ProgramCache, cache_folder
 from polygrad_opencl import devices
-from polygrad_opencl.binary_cache import BinaryCache, default_folder
 from polygrad_opencl.faults import translated
 from polygrad_opencl.programs import ProgramStore
 
@@ -25,7 +25,7 @@ class Session:
         self.device = device
         self.context = cl.Context([device])
         self.queue = cl.CommandQueue(self.context, device)
-        self.store = ProgramStore(cl, self.queue, BinaryCache(default_folder()))
+        self.store = ProgramStore(cl, self.queue, ProgramCache(cache_folder("opencl")))
         self.kind = devices.device_kind(device)
         self.simulated = devices.is_simulator(device)
         self.compute_units = max(1, device.max_compute_units)

@@ -5,7 +5,6 @@ Here: source text to loaded functions. Not here: what the text says (the shared 
 
 import ctypes
 import functools
-import hashlib
 import os
 import pathlib
 import shlex
@@ -14,7 +13,7 @@ import subprocess
 import tempfile
 
 from polygrad.driver import CompileError, DriverUnavailable, count_build
-from polygrad.driver.caches import cache_folder
+from polygrad.driver.caches import ProgramCache, cache_folder, key_of
 from polygrad.driver.render import C99
 
 run = functools.partial(subprocess.run, check=False, capture_output=True, text=True)
@@ -37,13 +36,14 @@ class Compiler:
                 break
         else:
             raise DriverUnavailable(f"{found} does not compile C; set CC to a C compiler\n{told.stderr}")
+        self.cache = ProgramCache(cache_folder("cc"))
         self.identity = shlex.join(self.command) + told.stdout
         self.version = told.stdout.partition('__VERSION__ "')[2].partition('"')[0]
 
     def load(self, text: str) -> ctypes.CDLL:
         """Return the library of *text*, compiled now unless it lies in the cache folder."""
-        path = cache_folder("cc") / f"{hashlib.sha256((self.identity + text).encode()).hexdigest()[:32]}.so"
-        if not path.exists():
+        path = self.cache.path(key_of(self.identity, text), ".so")
+        if not self.cache.claim(path):
             self._build(text, path)
         return ctypes.CDLL(str(path))
 
