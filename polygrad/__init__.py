@@ -56,6 +56,7 @@ from polygrad.dtypes import (
 )
 from polygrad.dtypes import bool_ as bool
 from polygrad.errors import (
+    AxisError,
     CaptureError,
     CompileError,
     DeviceError,
@@ -106,6 +107,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Array",
+    "AxisError",
     "CaptureError",
     "CompileError",
     "DTypeError",

@@ -36,6 +36,10 @@ class ShapeError(PolygradError, ValueError):
     """Shapes, axes or sizes do not fit."""
 
 
+class AxisError(ShapeError, IndexError):
+    """An axis that an array does not have; what NumPy calls so."""
+
+
 class DTypeError(PolygradError, TypeError):
     """Dtypes do not fit."""
 

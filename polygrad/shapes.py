@@ -9,7 +9,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from polygrad.errors import ShapeError
+from polygrad.errors import AxisError, ShapeError
 
 Shape = tuple[int, ...]
 
@@ -67,8 +67,8 @@ def axis(op: str, value: Any, rank: int) -> int:
         raise ShapeError(f"cannot {op}: an axis is an int, got {value!r}") from None
     if not -rank <= k < rank:
         if rank == 0:
-            raise ShapeError(f"cannot {op} along axis {k}: the array has no axes")
-        raise ShapeError(f"cannot {op} along axis {k}: the array has {rank} axes, so it must be in [{-rank}, {rank})")
+            raise AxisError(f"cannot {op} along axis {k}: the array has no axes")
+        raise AxisError(f"cannot {op} along axis {k}: the array has {rank} axes, so it must be in [{-rank}, {rank})")
     return k % rank
 
 

@@ -109,10 +109,6 @@ DTYPE = {
         lambda: pg.zeros(2, dtype="float32") & pg.zeros(2, dtype="float32"),
         "cannot and float32 and float32: bitwise_and takes bool or int dtypes; cast with .astype(...)",
     ),
-    "logic of floats": (
-        lambda: pg.logical_and(pg.zeros(2, dtype="float32"), pg.asarray(True)),
-        "cannot apply logical_and to float32: it takes bool; compare the operand first",
-    ),
     "sum of bools": (
         lambda: pg.asarray([True]) + pg.asarray([True]),
         "cannot add bool and bool: add takes int or float dtypes; cast with .astype(...)",

@@ -120,6 +120,8 @@ def _adopt(obj: Any, wanted: dtypes.DType | None, name: str) -> Array:
     if isinstance(obj, (list, tuple)):
         raise ValueError("cannot make an array of a list without a copy: leave copy=False out")
     array = interchange.as_numpy(obj)
+    if array.dtype in dtypes.COMPLEX:
+        raise ValueError(f"cannot make an array of {array.dtype} without a copy: its two parts are kept apart in memory")
     if wanted is not None and array.dtype != wanted:
         raise ValueError(f"cannot make {wanted.name} of {array.dtype} without a copy")
     node = interchange.adopt_numpy(array, name)
@@ -131,14 +133,24 @@ def _adopt(obj: Any, wanted: dtypes.DType | None, name: str) -> Array:
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
-    """Return an array from any object with ``__dlpack__``, through host memory.
+    """Return an array from any object with ``__dlpack__``.
 
-    Memory that the device can use stays shared unless *copy* is true.
+    Memory that the device can use stays shared unless *copy* is true: host memory on a host device, a GPU's memory on
+    that GPU. Without *device*, an object on a GPU stays there if an open device is that GPU.
+
+    Raises
+    ------
+    ValueError
+        If *copy* is False and the memory is not the device's.
     """
     if isinstance(x, Array):
         return asarray(x, device=device, copy=copy)
     if not hasattr(x, "__dlpack__"):
         raise DTypeError(f"cannot take {type(x).__name__} by DLPack: it has no __dlpack__; use pg.asarray(...)")
+    node = interchange.imported(x, device)
+    if node is not None:
+        made = Array(interchange.copied(node) if copy else node)
+        return made if device is None else made.to_device(device)
     array = interchange.numpy_from_dlpack(x)
     name = resolve(device)
     if not copy:

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from polygrad import dtypes
+from polygrad.array.config import resolve
 from polygrad.errors import DTypeError, ShapeError
-from polygrad.graph.node import Node, Pair, convert_scalar, parts
-from polygrad.runtime import transfer
+from polygrad.graph.node import Node, Pair, apply, convert_scalar, parts
+from polygrad.ops.elementwise import astype
+from polygrad.runtime import sharing, transfer
+from polygrad.runtime.devices import state, states
 
 
 def from_numpy(value: Any, device: str, dtype: dtypes.DType | None) -> Node:
@@ -78,25 +81,32 @@ def to_numpy(node: Node) -> Any:
 class _Exported:
     """Keeps a buffer alive while NumPy looks at it."""
 
-    def __init__(self, memory: memoryview, owner: Any) -> None:
+    def __init__(self, memory: memoryview, owner: Any, writable: bool) -> None:
         self.owner = owner
         self.memory = memory
         self.bytes = np.frombuffer(memory, np.uint8)
-        self.__array_interface__ = self.bytes.__array_interface__
+        address = self.bytes.__array_interface__["data"][0]
+        self.__array_interface__ = {**self.bytes.__array_interface__, "data": (address, not writable)}
 
 
-def view_numpy(node: Node) -> Any:
-    """Return the value as a read-only NumPy array on the device's own memory, which stays alive with it."""
-    memory, owner, offset = transfer.view(node)
+def view_numpy(node: Node, writable: bool = False) -> Any:
+    """Return the value as a NumPy array on the device's own memory, which stays alive with it; read-only if not asked."""
     dtype = node.aval.dtype
+    if type(node) is Pair:
+        _, offset, steps = sharing.interleave(node)
+        memory, owner, _ = transfer.view(parts(node)[0])
+    else:
+        memory, owner, offset = transfer.view(node)
+        steps = node.storage.strides
     if owner is None:
         return np.empty(node.aval.shape, dtype)
-    raw = np.asarray(_Exported(memory, owner))
+    raw = np.asarray(_Exported(memory, owner, writable))
     base = raw[offset * dtype.itemsize :]
     base = base[: base.size // dtype.itemsize * dtype.itemsize].view(dtype)
-    strides = tuple(s * dtype.itemsize for s in node.storage.strides)
-    out = np.lib.stride_tricks.as_strided(base, node.aval.shape, strides, writeable=False)
-    out.flags.writeable = False
+    strides = tuple(s * dtype.itemsize for s in steps)
+    out = np.lib.stride_tricks.as_strided(base, node.aval.shape, strides, writeable=writable)
+    if not writable:
+        out.flags.writeable = False
     return out
 
 
@@ -105,52 +115,89 @@ _VERSIONED = (1, 0)  # from this version of DLPack on a consumer can be told tha
 _WRITABLE = 1  # PyBUF_WRITABLE
 
 
-def dlpack(node: Node, max_version: Any, dl_device: Any, copy: bool | None) -> Any:
-    """Return the value as a DLPack capsule in host memory: the device's own if that lies there and can be read-only.
+def dlpack(node: Node, stream: Any, max_version: Any, dl_device: Any, copy: bool | None) -> Any:
+    """Return the value as a DLPack capsule: on the memory where it lies, or a copy in the host's where that is asked for.
+
+    A consumer that knows DLPack 1.0 is told that host memory is read-only; an older one gets a copy, unless it forbids
+    that with copy=False: then it is trusted not to write.
 
     Raises
     ------
     BufferError
-        If the memory is not the host's and nobody has asked for the host, if a copy is forbidden and needed, or if
-        DLPack through NumPy has no such dtype.
+        If the memory is another device's than the one asked for and a copy is forbidden, if the driver exports none,
+        or if DLPack through NumPy has no such dtype.
     """
-    if node.aval.dtype is dtypes.bfloat16:
-        raise BufferError("cannot export bfloat16 by DLPack: NumPy has no such dtype; use .astype('float32') first")
-    if dl_device is None:
-        dlpack_device(node)
-    elif tuple(dl_device) != HOST:
-        raise BufferError(f"cannot export to DLPack device {tuple(dl_device)}: polygrad exports host memory, {HOST}")
-    shared = copy is not True and max_version is not None and tuple(max_version) >= _VERSIONED
-    if type(node) is Pair:
+    here = dlpack_device(node) if dl_device is None or tuple(dl_device) != HOST or transfer.on_host(node) else None
+    if here is None:  # somebody wants the host to see what lies elsewhere
         if copy is False:
             raise BufferError(
-                f"cannot export {node.aval.dtype.name} without a copy: its two parts are kept apart in memory; leave "
+                f"cannot export an array of {node.device} to the host without a copy: its memory lies elsewhere; leave "
                 "copy=False out"
             )
-        shared = False
-    if shared and transfer.on_host(node):
-        return view_numpy(node).__dlpack__(max_version=max_version, copy=copy)
-    if copy is False:
+        return _copied(node, max_version)
+    if dl_device is not None and tuple(dl_device) != here:
         raise BufferError(
-            f"cannot export an array of {node.device} without a copy: read-only host memory takes a consumer of DLPack "
-            "1.0 or newer; leave copy=False out"
+            f"cannot export an array of {node.device} to DLPack device {tuple(dl_device)}: it lies on {here}, and only "
+            f"the host, {HOST}, can get a copy"
         )
+    if here != HOST:
+        producer = _producer(node)
+        keywords = {"stream": stream} if max_version is None else {"stream": stream, "max_version": max_version}
+        return producer.__dlpack__(**keywords) if copy is not True else _producer(copied(node)).__dlpack__(**keywords)
+    if stream is not None:
+        raise BufferError("cannot export host memory to a stream: streams belong to GPUs; stream must be None")
+    told = max_version is not None and tuple(max_version) >= _VERSIONED
+    if copy is True or (copy is None and not told):
+        return _copied(node, max_version)
+    if node.aval.dtype is dtypes.bfloat16:
+        raise BufferError("cannot export bfloat16 by DLPack: NumPy has no such dtype; use .astype('float32') first")
+    value = view_numpy(node, writable=not told)
+    return value.__dlpack__(max_version=max_version if told else None)
+
+
+def _copied(node: Node, max_version: Any) -> Any:
+    """Return a capsule of a copy in host memory."""
+    if node.aval.dtype is dtypes.bfloat16:
+        raise BufferError("cannot export bfloat16 by DLPack: NumPy has no such dtype; use .astype('float32') first")
     return to_numpy(node).__dlpack__(max_version=max_version)
 
 
-def dlpack_device(node: Node) -> tuple[int, int]:
-    """Return the DLPack device of a value's memory: the host.
+def copied(node: Node) -> Node:
+    """Return a node of the same value in memory of its own."""
+    if type(node) is Pair:
+        return Pair(*[copied(p) for p in parts(node)])
+    return apply(astype, (node,), (node.aval.dtype,))  # a cast to its own dtype is a copy
+
+
+def _producer(node: Node) -> Any:
+    """Return what the driver exports the value's memory by.
 
     Raises
     ------
     BufferError
-        If the memory is not the host's.
+        If the driver exports no memory, or none of this dtype.
     """
-    if not transfer.on_host(node):
+    found = sharing.export(node)
+    if found is None:
         raise BufferError(
-            f"the memory of {node.device} cannot be shared by DLPack: ask for the host (device='cpu'), or use .numpy()"
+            f"the memory of {node.device} cannot be shared by DLPack as {node.aval.dtype.name}: ask for the host "
+            "(device='cpu'), or use .numpy()"
         )
-    return HOST
+    return found
+
+
+def dlpack_device(node: Node) -> tuple[int, int]:
+    """Return the DLPack device of a value's memory.
+
+    Raises
+    ------
+    BufferError
+        If the driver exports no memory.
+    """
+    if transfer.on_host(node):
+        return HOST
+    kind, number = _producer(node).__dlpack_device__()
+    return int(kind), int(number)
 
 
 def buffer(node: Node, flags: int) -> memoryview:
@@ -165,10 +212,6 @@ def buffer(node: Node, flags: int) -> memoryview:
         raise BufferError("an array's memory is read-only for others: copy it, with .numpy()")
     if not transfer.on_host(node) or node.aval.dtype is dtypes.bfloat16:
         raise BufferError(f"cannot view {node.aval.dtype.name} of {node.device} as a buffer: use .numpy()")
-    if type(node) is Pair:  # a copy: its parts are kept apart
-        value = to_numpy(node)
-        value.flags.writeable = False
-        return memoryview(value)
     return memoryview(view_numpy(node))
 
 
@@ -192,6 +235,19 @@ def as_numpy(value: Any) -> Any:
 def numpy_from_dlpack(value: Any) -> Any:
     """Return a NumPy array of an object with ``__dlpack__`` in host memory."""
     return np.from_dlpack(value)
+
+
+def imported(value: Any, device: str | None) -> Node | None:
+    """Return a node on the memory of an object with ``__dlpack__`` that lies on a device of ours; None for host memory."""
+    describe = getattr(value, "__dlpack_device__", None)
+    if describe is None or tuple(describe()) == HOST:
+        return None
+    for name in dict.fromkeys([resolve(device), *[s.name for s in states()]]):
+        if not state(name).info.features.host_memory:
+            node = sharing.import_(name, value)
+            if node is not None:
+                return node
+    return None
 
 
 def true_positions(mask: Any) -> Any:

@@ -14,10 +14,37 @@ from typing import Any
 from polygrad import dtypes, shapes
 from polygrad.array import interchange
 from polygrad.array.operators import as_key
-from polygrad.errors import OutOfBounds, ShapeError
+from polygrad.errors import AxisError, OutOfBounds
 from polygrad.graph.functions import F
 from polygrad.graph.node import Node
 from polygrad.ops.indexing import Place, place_of
+
+
+_places: dict[Any, Place] = {}
+PLACES_LIMIT = 100_000
+
+
+def basic_place(key: Any, shape: shapes.Shape) -> Place | None:
+    """Return where a key of Python ints, slices of them, Ellipsis and None points; None for any other key."""
+    word: list[Any] = []
+    for part in key if type(key) is tuple else (key,):
+        if type(part) is slice:
+            edges = (part.start, part.stop, part.step)
+            for edge in edges:
+                if edge is not None and type(edge) is not int:
+                    return None
+            word.append(edges)
+        elif type(part) is int or part is None or part is Ellipsis:
+            word.append(part)
+        else:
+            return None
+    known = (shape, *word)
+    found = _places.get(known)
+    if found is None:
+        if len(_places) > PLACES_LIMIT:
+            _places.clear()
+        found = _places[known] = place_of(key, shape)
+    return found
 
 
 def entries_of_key(key: Any, device: str) -> list[Any]:
@@ -49,7 +76,7 @@ def _without_masks(entries: list[Any], array: Node, device: str) -> tuple[Node, 
     shape = array.aval.shape
     used = sum(_rank(e) for e in entries)
     if used > len(shape):
-        raise ShapeError(f"cannot index shape {list(shape)} with {used} keys: it has {len(shape)} axes")
+        raise AxisError(f"cannot index shape {list(shape)} with {used} keys: it has {len(shape)} axes")
     out: list[Any] = []
     axis, new = 0, list(shape)
     for e in entries:

@@ -14,6 +14,7 @@ from polygrad.errors import DTypeError, GradError, ShapeError
 from polygrad.graph.functions import F
 from polygrad.graph.node import Node, parts, scalar, watches
 from polygrad.runtime import transfer
+from polygrad.runtime.lacking import leaves_device
 from polygrad.runtime.realize import realize
 from polygrad.runtime.structure import ALWAYS, active_mask
 
@@ -74,26 +75,6 @@ class Array:
         return self._node.device or get_device()
 
     @property
-    def T(self) -> "Array":  # noqa: N802  the Array API's name
-        """The transpose of a matrix, as a view."""
-        if self.ndim != 2:  # noqa: PLR2004  a matrix has two axes
-            raise ShapeError(
-                f"cannot transpose shape {list(self.shape)} by .T: it takes two axes; use .mT or permute_dims"
-            )
-        from polygrad.array.views import view_of  # noqa: PLC0415  built on this class
-
-        return view_of(self, F.permute_, (1, 0))
-
-    @property
-    def mT(self) -> "Array":  # noqa: N802  the Array API's name
-        """The transpose of the last two axes, as a view."""
-        if self.ndim < 2:  # noqa: PLR2004  a matrix has two axes
-            raise ShapeError(f"cannot transpose shape {list(self.shape)} by .mT: it takes at least two axes")
-        from polygrad.array.views import view_of  # noqa: PLC0415  built on this class
-
-        return view_of(self, F.swap_last)
-
-    @property
     def at(self) -> "At":
         """The way to updates that return a new array: ``x.at[key].add(v)``, as in JAX."""
         from polygrad.array.at import At  # noqa: PLC0415  built on this class
@@ -146,14 +127,14 @@ class Array:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         self._may_leave("__array__")
         if copy is False:
-            if dtypes.KINDS[self.dtype] == "complex":
-                raise ValueError(f"cannot view {self.dtype.name} without a copy: its two parts are kept apart in memory")
             if not transfer.on_host(self._node):
                 raise ValueError(f"cannot view an array of {self.device} without a copy: its memory is not the host's")
             value = interchange.view_numpy(self._node)
             if dtype is not None and value.dtype != dtype:
                 raise ValueError(f"cannot view {self.dtype.name} as {dtype} without a copy")
             return value
+        if not transfer.on_host(self._node):
+            leaves_device(self.device)
         value = interchange.to_numpy(self._node)
         return value if dtype is None else value.astype(dtype, copy=False)
 
@@ -161,9 +142,7 @@ class Array:
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
         self._may_leave("__dlpack__")
-        if stream is not None:
-            raise BufferError("polygrad exports host memory, where streams do not apply: stream must be None")
-        return interchange.dlpack(self._node, max_version, dl_device, copy)
+        return interchange.dlpack(self._node, stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return interchange.dlpack_device(self._node)
@@ -294,7 +273,7 @@ class Array:
         """Return the same value as a constant: no gradient flows through it."""
         return Array(F.cut(self._node))
 
-    if TYPE_CHECKING:  # the operators are made from the table, below
+    if TYPE_CHECKING:  # the operators are made from the table, in `operators.py`; keys and views in `mutation.py`
 
         def _other(self, other: Any, /) -> "Array": ...
 
@@ -310,6 +289,16 @@ class Array:
         def __abs__(self) -> "Array": ...
 
         def __invert__(self) -> "Array": ...
+
+        def __getitem__(self, key: Any) -> "Array": ...
+
+        def __setitem__(self, key: Any, value: Any) -> None: ...
+
+        @property
+        def T(self) -> "Array": ...  # noqa: N802  the Array API's name
+
+        @property
+        def mT(self) -> "Array": ...  # noqa: N802  the Array API's name
 
         def __getattr__(self, name: str) -> Any: ...  # a method for each function whose first operand is the array
 
@@ -329,17 +318,6 @@ class Array:
             return Array(F.alias(self._node)) if copy else self
         return Array(F.astype(self._node, wanted))
 
-    def __getitem__(self, key: Any) -> "Array":
-        from polygrad.array.mutation import taken  # noqa: PLC0415  built on this class
-
-        return taken(self, key)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        from polygrad.array.mutation import assign, bounded  # noqa: PLC0415  built on this class
-
-        assign(self, key, value)
-        bounded(self)  # when nothing there refers to the old value any more
-
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         import polygrad  # noqa: PLC0415  the package imports this module
 
@@ -347,8 +325,7 @@ class Array:
             raise ValueError(f"polygrad does not know revision {api_version!r} of the Array API standard")
         return polygrad
 
-    def __hash__(self) -> int:
-        return id(self)
+    __hash__ = object.__hash__  # by identity: == compares elements
 
     def __reduce__(self) -> Any:
         """Return the value, the device and whether it is a leaf that needs gradients; a copy has no graph behind it."""

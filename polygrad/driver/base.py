@@ -84,6 +84,14 @@ class DriverBase:
         """Return a handle on foreign host memory, if `features.host_memory`."""
         return None
 
+    def export(self, ref: Ref, owner: object) -> Any | None:
+        """Return an object with ``__dlpack__`` on the memory of *ref*, if the device's memory can be shared so."""
+        return None
+
+    def import_(self, producer: Any) -> tuple[Ref, object] | None:
+        """Return the memory of an object with ``__dlpack__`` and what keeps it alive, if it is this device's memory."""
+        return None
+
     def requirements(self) -> Requirements | None:
         """Return what the conformance suite should know of this device, if anything."""
         return None
@@ -222,6 +230,16 @@ class Plugin:
     def polygrad_adopt(self, device: DeviceInfo, memory: memoryview) -> Handle | None:
         instance = self._of(device)
         return None if instance is None else instance.adopt(memory)
+
+    @hookimpl
+    def polygrad_export(self, device: DeviceInfo, ref: Ref, owner: object) -> Any | None:
+        instance = self._of(device)
+        return None if instance is None else instance.export(ref, owner)
+
+    @hookimpl
+    def polygrad_import(self, device: DeviceInfo, producer: Any) -> tuple[Ref, object] | None:
+        instance = self._of(device)
+        return None if instance is None else instance.import_(producer)
 
     @hookimpl
     def polygrad_requirements(self, device: DeviceInfo) -> Requirements | None:

@@ -40,7 +40,8 @@ class Device:
         allocate(nbytes) -> handle              free(handle)                        launch_op(op, outs, ins, attrs)
         launch_fused(kernel, buffers, ints, scalars)                                synchronize()
         memory_info() -> MemoryInfo or None     view(handle, nbytes) -> memoryview or None
-        adopt(memory) -> handle or None
+        adopt(memory) -> handle or None         export(ref, owner) -> object with __dlpack__, or None
+        import_(producer) -> (ref, owner) or None
 
     Attributes
     ----------
@@ -55,7 +56,7 @@ class Device:
 
     __slots__ = (
         "__weakref__", "_fused_hook", "_launches", "_lock", "_plugin", "_prepared", "_refusal", "_registry",
-        "adopt", "allocate", "free", "info", "launch_fused", "launch_op", "memory_info", "name", "options",
+        "adopt", "allocate", "export", "free", "import_", "info", "launch_fused", "launch_op", "memory_info", "name", "options",
         "synchronize", "view",
     )  # fmt: skip
 
@@ -67,6 +68,8 @@ class Device:
     memory_info: Callable[[], MemoryInfo | None]
     view: Callable[[Handle, int], memoryview | None]
     adopt: Callable[[memoryview], Handle | None]
+    export: Callable[[Ref, object], Any | None]
+    import_: Callable[[Any], tuple[Ref, object] | None]
 
     def __init__(self, registry: Registry, plugin: Any, info: DeviceInfo, options: dict[str, str]) -> None:
         self._registry, self._plugin = registry, plugin
@@ -102,6 +105,8 @@ class Device:
         self.memory_info = self._bound("memory_info", "asking for its memory", DriverError)
         self.view = self._bound("view", "viewing memory", DriverError)
         self.adopt = self._bound("adopt", "adopting memory", DriverError)
+        self.export = self._bound("export", "exporting memory", DriverError)
+        self.import_ = self._bound("import", "importing memory", DriverError)
         self._fused_hook = fused if self._others_see("polygrad_launch_fused") else None
 
     def _others_see(self, hook: str) -> bool:
@@ -249,6 +254,6 @@ class Device:
 
         self._refusal = refusal
         self.allocate = self.launch_op = self.launch_fused = self.synchronize = refuse
-        self.memory_info = self.view = self.adopt = self._fused_hook = refuse
+        self.memory_info = self.view = self.adopt = self.export = self.import_ = self._fused_hook = refuse
         self.free = lambda _handle: None  # finalizers of arrays that are still about must not raise
         self._prepared, self._launches = {}, {}

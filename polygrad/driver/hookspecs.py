@@ -110,5 +110,22 @@ def polygrad_adopt(device: DeviceInfo, memory: memoryview) -> Handle | None:
 
 
 @hookspec(firstresult=True)
+def polygrad_export(device: DeviceInfo, ref: Ref, owner: object) -> Any | None:
+    """Return an object with ``__dlpack__`` and ``__dlpack_device__`` that shares the memory of *ref*. Optional.
+
+    All launches before are done, or the consumer's stream waits for them. The object, and whatever is made of it, keeps
+    *owner* alive. *ref* may be of dtype complex64 or complex128. Answer None if the dtype cannot be exported.
+    """
+
+
+@hookspec(firstresult=True)
+def polygrad_import(device: DeviceInfo, producer: Any) -> tuple[Ref, object] | None:
+    """Return the memory of a foreign object with ``__dlpack__``, without a copy, and what keeps it alive. Optional.
+
+    Answer None if the memory is not this device's. Launches made from now on wait for the producer's work.
+    """
+
+
+@hookspec(firstresult=True)
 def polygrad_requirements(device: DeviceInfo) -> Requirements | None:
     """Return what the conformance suite should know of this device: see `requirements.py`. Optional."""

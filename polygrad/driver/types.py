@@ -134,4 +134,46 @@ ACCELERATED_OPS = {
     "scatter_add": "outs=(contiguous [n, m],), ins=(index int64 [k], values contiguous [k, m]): out starts as zeros, "
     "then out[index[j]] += values[j], duplicates accumulate; negative indices count from the end. attrs status, a "
     "handle, and tag: a bad index is reported as a kernel does, at position 0, and its row is left out.",
+    "scatter_reduce": "as scatter_add, attrs mode too: 'max', 'min' or 'multiply' of the values that go to a row; "
+    "where none does, the mode's identity (the least or greatest value of the dtype, infinities for floats, 1).",
+    # From here on operands and results are contiguous, at any offset, and the axes before the last ones are a batch.
+    # With attrs complex true a matrix of complex numbers has one axis more at its end, (real, imaginary); so have the
+    # operands of transforms. Matrices without a result (singular, not positive definite) give one that is not finite.
+    "scan": "outs=(contiguous [..., n],), ins=(contiguous [..., n],), one shape and dtype, n at least 1. attrs kind: "
+    "'sum' or 'prod' (int and float dtypes) or 'max' or 'min' (bool too). Element i of a row is the reduction of the "
+    "elements 0 .. i, in any grouping; integers wrap; float16 and bfloat16 are kept in float32 and rounded once an "
+    "element; max and min are NaN from the first NaN on.",
+    "recurrence": "outs=([..., n],), ins=(a [..., n], b [..., n]): y[i] = a[i] * y[i - 1] + b[i] along the last "
+    "axis, y[0] = b[0]. Floats.",
+    "sort": "outs=(values contiguous [..., n], positions contiguous int64 [..., n]), ins=(contiguous [..., n],), n at "
+    "least 1, all dtypes. Rows in ascending order, stably: of equal elements the earlier one comes first. Every NaN "
+    "counts as equal to each other one and greater than all else; -0.0 equals 0.0, and both keep their sign. "
+    "values[..., i] is the element at positions[..., i] of the same row.",
+    "sort_values": "outs=(contiguous [..., n],), ins=(contiguous [..., n],): the values of sort alone. To be offered "
+    "if it is faster than sort; a device without it sorts with positions.",
+    "nonzero": "outs=(contiguous int64 [count],), ins=(contiguous bool [n],): the positions at which the mask is true, "
+    "ascending; count, at least 1, is how many there are.",
+    "fft": "outs=([..., n, 2],), ins=([..., n, 2],): y[k] = sum over j of x[j] exp(-2 pi i j k / n), without a "
+    "factor. attrs inverse: exp(+...) if true.",
+    "rfft": "outs=([..., n // 2 + 1, 2],), ins=(real [..., n],): the first half of the transform of real values.",
+    "irfft": "outs=(real [..., n],), ins=([..., n // 2 + 1, 2],), attrs n: the real values whose transform begins "
+    "so, times n; frequencies 0 and n / 2 count as real.",
+    "solve": "outs=(x [..., n, m],), ins=(a [..., n, n], b [..., n, m]), attrs complex: x with a x = b.",
+    "triangular_solve": "as solve, attrs upper: which triangle of a is read; the other counts as zeros.",
+    "cholesky": "outs=([..., n, n],), ins=([..., n, n],), attrs complex: the lower factor l with a = l l^H, zeros "
+    "above it; a is read from its lower triangle.",
+    "det": "outs=([...],), ins=([..., n, n],), attrs complex: the determinants.",
+    "slogdet": "outs=(sign [...], logarithm real [...]), ins=([..., n, n],), attrs complex: of the determinants.",
+    "cofactors": "outs=([..., n, n],), ins=([..., n, n],), attrs complex: the derivatives of the determinant by "
+    "each element, whatever the rank.",
+    "pinv": "outs=([..., n, m],), ins=([..., m, n], rtol real [..., 1]), attrs complex: pseudo-inverses; singular "
+    "values up to rtol times the greatest count as 0.",
+    "eigh": "outs=(values real [..., n], vectors [..., n, n]), ins=([..., n, n],), attrs complex, vectors: of "
+    "Hermitian matrices, read from the lower triangle, values ascending; without vectors there is one result.",
+    "eig": "outs=(values [..., n, 2], vectors [..., n, n, 2]), ins=([..., n, n],), attrs complex, vectors: complex "
+    "values in any order, vectors of length 1; without vectors there is one result.",
+    "svd": "outs=(u [..., m, k], s real [..., k], v^H [..., k, n]), ins=([..., m, n],), attrs complex, vectors, "
+    "full: a = u diag(s) v^H, s descending; u [..., m, m] and v^H [..., n, n] if full; without vectors s alone.",
+    "qr": "outs=(q [..., m, k], r [..., k, n]), ins=([..., m, n],), attrs complex, full: a = q r, q orthonormal, r "
+    "upper triangular; k is m if full, else the smaller of m and n.",
 }

@@ -67,23 +67,15 @@ def divide(xp: Any, x: Any, y: Any) -> Any:
     flat = xp.abs(d) <= xp.abs(c)
     big, small = xp.where(flat, c, d), xp.where(flat, d, c)
     ratio = small / big
-    length = big + small * ratio
-    first, second = xp.where(flat, a, b), xp.where(flat, b, a)
-    re = _with_ratio(xp, first, second, ratio, small, big) / length
-    im = _with_ratio(xp, xp.where(flat, b, -a), xp.where(flat, -a, b), ratio, small, big) / length
+    whole = big + small * ratio
+    re = (xp.where(flat, a, b) + xp.where(flat, b, a) * ratio) / whole
+    im = (xp.where(flat, b, -a) + xp.where(flat, -a, b) * ratio) / whole
     # Division by zero gives infinities and NaN as that of reals does; Smith's way would give NaN alone.
     nothing = xp.equal(below, 0.0)
     zero = xp.abs(c)
     # The scales are undone one after the other: their quotient may be out of range where the result is not.
     re, im = (v / up * down for v in (re, im))
     return xp.pair_(xp.where(nothing, a / zero, re), xp.where(nothing, b / zero, im))
-
-
-def _with_ratio(xp: Any, p: Any, q: Any, ratio: Any, small: Any, big: Any) -> Any:
-    """Return p + q * (small / big), multiplied in another order where the product underflows."""
-    product = q * ratio
-    lost = xp.equal(product, 0.0)
-    return p + xp.where(lost, small * (q / big), product)
 
 
 def _scales(xp: Any, size: Any) -> Any:
@@ -94,9 +86,18 @@ def _scales(xp: Any, size: Any) -> Any:
     return pick(xp, size >= 0.25 * greatest, 0.125, up, size)
 
 
+def length(xp: Any, a: Any, b: Any) -> Any:
+    """Return |a + ib| without overflow or underflow; infinite if either part is, be the other NaN."""
+    x, y = xp.abs(a), xp.abs(b)
+    big, small = xp.maximum(x, y), xp.minimum(x, y)
+    ratio = small / pick(xp, xp.equal(big, 0.0), 1.0, big, big)
+    infinite = xp.bitwise_or(xp.equal(x, float("inf")), xp.equal(y, float("inf")))
+    return xp.where(infinite, float("inf"), big * xp.sqrt(1.0 + ratio * ratio))
+
+
 def absolute(xp: Any, z: Any) -> Any:
-    """|z|, without overflow; slope 0 at 0."""
-    return xp.hypot(xp.part_(z, 0), xp.part_(z, 1))
+    """|z|."""
+    return length(xp, xp.part_(z, 0), xp.part_(z, 1))
 
 
 def sqrt_parts(xp: Any, a: Any, b: Any) -> tuple[Any, Any]:
@@ -115,18 +116,18 @@ def sqrt_parts(xp: Any, a: Any, b: Any) -> tuple[Any, Any]:
     scale = pick(xp, huge, 0.0625, pick(xp, tiny, lift, 1.0, a), a)
     root = pick(xp, huge, 4.0, pick(xp, tiny, 0.5 * eps, 1.0, a), a)  # of 1 / scale
     x, y = left * scale, right * scale
-    long = xp.sqrt(0.5 * (x + xp.hypot(x, y)))
+    long = xp.sqrt(0.5 * (x + length(xp, x, y)))
     short = xp.where(xp.equal(long, 0.0), y, 0.5 * (y / long))
     long, short = long * root, short * root
     forward = xp.bitwise_or(a >= 0.0, xp.equal(size, 0.0))
     re, im = xp.where(forward, long, short), xp.where(forward, short, long)
-    infinite = xp.isinf(b)
+    infinite, beyond = xp.equal(right, float("inf")), xp.equal(left, float("inf"))
     re = xp.where(infinite, float("inf"), re)
     im = xp.where(infinite, float("inf"), im)
-    aligned = and_(xp, xp.isinf(a), xp.isfinite(b))
+    aligned = and_(xp, beyond, right < float("inf"))
     re = xp.where(aligned, pick(xp, forward, float("inf"), 0.0, a), re)
     im = xp.where(aligned, pick(xp, forward, 0.0, float("inf"), a), im)
-    lost = and_(xp, xp.isinf(a), xp.not_equal(b, b))
+    lost = and_(xp, beyond, xp.not_equal(b, b))
     re = xp.where(lost, xp.where(forward, float("inf"), b), re)
     im = xp.where(lost, xp.where(forward, b, float("inf")), im)
     return re, xp.copysign(im, b)
@@ -175,7 +176,7 @@ def power(xp: Any, x: Any, y: Any) -> Any:
     """
     a, b = both(xp, x)
     c, d = both(xp, y)
-    size, angle = xp.hypot(a, b) if is_complex(x) else xp.abs(a), xp.atan2(b + xp.zeros_like(a), a)
+    size, angle = length(xp, a, b) if is_complex(x) else xp.abs(a), xp.atan2(b + xp.zeros_like(a), a)
     if not is_complex(y):
         value = _polar(xp, xp.power_(size, y), angle * y)
     else:

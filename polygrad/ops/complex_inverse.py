@@ -15,7 +15,7 @@ Numerical Analysis (1987).
 import math
 from typing import Any
 
-from polygrad.ops.complex_arithmetic import sqrt_parts
+from polygrad.ops.complex_arithmetic import length, sqrt_parts
 from polygrad.ops.complex_exponential import log_size
 from polygrad.ops.complex_parts import and_, limits, on_parts, or_, swapped
 
@@ -70,13 +70,13 @@ def acosh_parts(xp: Any, a: Any, b: Any) -> Parts:
 def atanh_parts(xp: Any, a: Any, b: Any) -> Parts:
     """The inverse hyperbolic tangent."""
     far, x, y = _near(xp, xp.abs(a), b)
-    away = xp.hypot(1.0 - x, y)
+    away = length(xp, 1.0 - x, y)
     share = 4.0 * x / away / away
     close = share > 1.0 / limits(a)[0] ** 2  # so near a pole that 1 beside it is nothing; it may have overflowed
     re = xp.where(close, 0.5 * (math.log(2.0) - xp.log(away)), 0.25 * xp.log1p(share))
     im = 0.5 * xp.atan2(2.0 * y, (1.0 - x) * (1.0 + x) - y * y)
-    length = xp.hypot(a, b)
-    re = xp.where(far, xp.abs(a) / length / length, re)
+    size = length(xp, 0.25 * a, 0.25 * b)  # a quarter, which does not overflow
+    re = xp.where(far, 0.25 * (0.25 * xp.abs(a) / size) / size, re)
     re = xp.where(or_(xp, xp.isinf(a), xp.isinf(b)), 0.0, re)
     im = xp.where(far, xp.copysign(xp.zeros_like(b) + 0.5 * math.pi, b), im)
     lost = or_(xp, xp.not_equal(b, b), and_(xp, xp.not_equal(a, a), xp.isfinite(b)))

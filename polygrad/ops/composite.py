@@ -23,10 +23,11 @@ def draw_numbers(*pairs: tuple[float, float]) -> Any:
     return lambda draw: draw.elementwise(pairs)
 
 
-def _need_bool(name: str, *operands: Any) -> None:
-    for x in operands:
-        if _kind(x) != "bool":
-            raise DTypeError(f"cannot apply {name} to {x.dtype.name}: it takes bool; compare the operand first")
+def _truth(xp: Any, x: Any) -> Any:
+    """Return an operand as bool: a number is true where it is not zero, a NaN too; so NumPy and PyTorch have it."""
+    if isinstance(x, (bool, int, float)):
+        return bool(x)
+    return x if _kind(x) == "bool" else xp.not_equal(x, 0)
 
 
 @composite(reference=lambda np, x: np.positive(x), samples=draw_numbers((-2, 2)), dtypes="int float complex")
@@ -40,44 +41,45 @@ def positive(xp: Any, x: Any, /) -> Any:
 @composite(
     reference=lambda np, x, y: np.logical_and(x, y),
     samples=draw_numbers((0, 1), (0, 1)),
-    dtypes="bool",
+    dtypes="bool int float complex",
     differentiable=False,
 )
 def logical_and(xp: Any, x1: Any, x2: Any, /) -> Any:
-    """x1 and x2, of bools."""
-    _need_bool("logical_and", x1, x2)
-    return xp.bitwise_and(x1, x2)
+    """x1 and x2; numbers count as true where they are not zero."""
+    return xp.bitwise_and(_truth(xp, x1), _truth(xp, x2))
 
 
 @composite(
     reference=lambda np, x, y: np.logical_or(x, y),
     samples=draw_numbers((0, 1), (0, 1)),
-    dtypes="bool",
+    dtypes="bool int float complex",
     differentiable=False,
 )
 def logical_or(xp: Any, x1: Any, x2: Any, /) -> Any:
-    """x1 or x2, of bools."""
-    _need_bool("logical_or", x1, x2)
-    return xp.bitwise_or(x1, x2)
+    """x1 or x2; numbers count as true where they are not zero."""
+    return xp.bitwise_or(_truth(xp, x1), _truth(xp, x2))
 
 
 @composite(
     reference=lambda np, x, y: np.logical_xor(x, y),
     samples=draw_numbers((0, 1), (0, 1)),
-    dtypes="bool",
+    dtypes="bool int float complex",
     differentiable=False,
 )
 def logical_xor(xp: Any, x1: Any, x2: Any, /) -> Any:
-    """x1 or x2 but not both, of bools."""
-    _need_bool("logical_xor", x1, x2)
-    return xp.bitwise_xor(x1, x2)
+    """x1 or x2 but not both; numbers count as true where they are not zero."""
+    return xp.bitwise_xor(_truth(xp, x1), _truth(xp, x2))
 
 
-@composite(reference=lambda np, x: np.logical_not(x), samples=draw_numbers((0, 1)), dtypes="bool", differentiable=False)
+@composite(
+    reference=lambda np, x: np.logical_not(x),
+    samples=draw_numbers((0, 1)),
+    dtypes="bool int float complex",
+    differentiable=False,
+)
 def logical_not(xp: Any, x: Any, /) -> Any:
-    """Not x, of bools."""
-    _need_bool("logical_not", x)
-    return xp.bitwise_invert(x)
+    """Not x; a number counts as true where it is not zero."""
+    return xp.bitwise_invert(_truth(xp, x))
 
 
 @composite(
@@ -250,26 +252,34 @@ def _integers_to_integers(xp: Any, a: Any, b: Any) -> Any:
 
 @composite(reference=lambda np, x, y: np.hypot(x, y), samples=draw_numbers((0.3, 2), (0.3, 2)))
 def hypot(xp: Any, x1: Any, x2: Any, /) -> Any:
-    """sqrt(x1 * x1 + x2 * x2) without overflow; infinite if either operand is, NaN or not. Slope 0 at the origin."""
+    """sqrt(x1 * x1 + x2 * x2) without overflow; infinite if either operand is, NaN or not.
+
+    Its slope is 0 at the origin and at infinity.
+    """
     a, b = xp.pair("hypot", x1, x2)
     if _kind(a) == "int":
         a, b = xp.astype(a, dtypes.float64), xp.astype(b, dtypes.float64)
-    big, small = xp.maximum(xp.abs(a), xp.abs(b)), xp.minimum(xp.abs(a), xp.abs(b))
-    scale = xp.where(xp.bitwise_and(big > 0.0, big < float("inf")), xp.stop_gradient(big), xp.ones_like(big))
+    infinite = xp.bitwise_or(xp.isinf(a), xp.isinf(b))
+    a, b = xp.where(infinite, 1.0, a), xp.where(infinite, 1.0, b)
+    size = xp.stop_gradient(xp.maximum(xp.abs(a), xp.abs(b)))
+    origin = xp.equal(size, 0.0)
+    scale = xp.where(origin, 1.0, size)
     p, q = a / scale, b / scale
-    value = scale * xp.sqrt(p * p + q * q)
-    return xp.where(xp.bitwise_or(xp.isinf(a), xp.isinf(b)), xp.zeros_like(value) + float("inf"), value + small * 0.0)
+    value = xp.where(origin, 0.0, scale * xp.sqrt(xp.where(origin, 1.0, p * p + q * q)))
+    return xp.where(infinite, float("inf"), value)
 
 
 @composite(reference=lambda np, x, y: np.logaddexp(x, y), samples=draw_numbers((-2, 2), (-2, 2)))
 def logaddexp(xp: Any, x1: Any, x2: Any, /) -> Any:
-    """log(exp(x1) + exp(x2)) without overflow."""
+    """log(exp(x1) + exp(x2)) without overflow; of two -inf it is -inf, with slope 0."""
     a, b = xp.pair("logaddexp", x1, x2)
     if _kind(a) == "int":
         a, b = xp.astype(a, dtypes.float64), xp.astype(b, dtypes.float64)
     top = xp.stop_gradient(xp.maximum(a, b))
-    shift = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
-    return xp.log(xp.exp(a - shift) + xp.exp(b - shift)) + shift
+    finite = xp.isfinite(top)
+    shift, p, q = (xp.where(finite, v, 0.0) for v in (top, a, b))
+    value = xp.log(xp.exp(p - shift) + xp.exp(q - shift)) + shift
+    return xp.where(finite, value, xp.where(top > 0.0, xp.maximum(a, b), top))
 
 
 def _clip_reference(np: Any, x: Any, low: Any = None, high: Any = None) -> Any:

@@ -185,6 +185,7 @@ def _linspace_samples(draw: Any) -> Any:
         start, stop, num, dtype=dtype, endpoint=endpoint
     ),
     samples=_linspace_samples,
+    dtypes="float complex",
     differentiable=False,
 )
 def linspace(xp: Any, start: Any, stop: Any, /, num: Any, *, dtype: Any = None, endpoint: Any = True) -> Any:

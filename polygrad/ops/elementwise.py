@@ -296,6 +296,7 @@ def rsqrt(xp: Any, x: Any, /) -> Any:
     vjp=(lambda xp, g, out, x: g * xp.sign(x),),
     verb="take the absolute value of",
     complex=complex_arithmetic.absolute,
+    slopes=(lambda xp, z: xp.conj(xp.sign(z)),),  # not analytic, but a real value has this slope; 0 at 0
 )
 def abs(xp: Any, x: Any, /) -> Any:
     """|x|; slope 0 at 0."""
@@ -469,9 +470,11 @@ def atan(xp: Any, x: Any, /) -> Any:
 
 def _by_radius(xp: Any, a: Any, x: Any, y: Any) -> Any:
     """Return a / (x * x + y * y), for a = x or y, without overflow or underflow of the squares."""
-    scale = xp.stop_gradient(xp.maximum(xp.abs(x), xp.abs(y)))
+    size = xp.stop_gradient(xp.maximum(xp.abs(x), xp.abs(y)))
+    origin = xp.equal(size, 0.0)
+    scale = xp.where(origin, 1.0, size)
     p, q = x / scale, y / scale
-    return a / scale / (p * p + q * q) / scale
+    return a / scale / xp.where(origin, 1.0, p * p + q * q) / scale
 
 
 @elementwise(
@@ -484,7 +487,7 @@ def _by_radius(xp: Any, a: Any, x: Any, y: Any) -> Any:
     verb="take the angle of",
 )
 def atan2(xp: Any, x1: Any, x2: Any, /) -> Any:
-    """The angle in radians of the point with ordinate x1 and abscissa x2."""
+    """The angle in radians of the point with ordinate x1 and abscissa x2. Slope 0 at the origin, which has no angle."""
     return xp.atan2(x1, x2)
 
 
@@ -569,9 +572,10 @@ def _power_by_base(xp: Any, g: Any, _out: Any, x: Any, y: Any) -> Any:
     return xp.multiply_no_nan(xp.multiply_no_nan(xp.power_(x, y - 1.0), y), g)
 
 
-def _power_by_exponent(xp: Any, g: Any, out: Any, x: Any, _y: Any) -> Any:
-    """Return g * out * log(x), which is 0 where x is 0 and so out is; NaN for a negative base."""
-    return xp.multiply_no_nan(xp.multiply_no_nan(xp.log(x), out), g)
+def _power_by_exponent(xp: Any, g: Any, out: Any, x: Any, y: Any) -> Any:
+    """Return g * out * log(x), which is 0 where x is 0, unless y is negative; NaN for a negative base."""
+    flat = xp.bitwise_and(xp.equal(x, 0.0), y >= 0.0)
+    return xp.multiply_no_nan(xp.multiply_no_nan(xp.log(xp.where(flat, 1.0, x)), out), g)
 
 
 @elementwise(

@@ -4,6 +4,7 @@ Here: the standard's functions over any axes, with cropping, padding and the thr
 Not here: the transforms themselves (`fft_steps.py`).
 """
 
+import math
 import operator
 from typing import Any
 
@@ -16,6 +17,7 @@ from polygrad.ops.table import composite
 
 NORMS = ("backward", "ortho", "forward")
 BOTH = "float complex"
+Calls = tuple[tuple[tuple[int, ...], dict[str, Any]], ...]
 
 
 def _check_norm(norm: Any) -> str:
@@ -27,7 +29,7 @@ def _check_norm(norm: Any) -> str:
 def _factor(n: int, norm: str, inverse: bool) -> float:
     """Return what a transform of length n is multiplied by."""
     if norm == "ortho":
-        return 1.0 / n**0.5
+        return 1.0 / math.sqrt(n)
     return 1.0 / n if (norm == "backward") == inverse else 1.0
 
 
@@ -117,11 +119,11 @@ def _samples(*calls: Any) -> Any:
     return lambda draw: [((draw.array(shape, -2, 2),), keywords) for shape, keywords in calls]
 
 
-ONE = (
+ONE: Calls = (
     ((6,), {}), ((7,), {"norm": "ortho"}), ((1,), {}), ((3, 4), {"axis": 0}), ((3, 4), {"n": 6}), ((3, 5), {"n": 2}),
     ((2, 3, 4), {"axis": 1, "norm": "forward"}), ((37,), {}),
 )  # fmt: skip
-MANY = (
+MANY: Calls = (
     ((3, 4), {}), ((2, 3, 4), {"axes": (0, 2)}), ((3, 4), {"s": (2, 6), "norm": "ortho"}), ((2, 3, 4), {"s": (3, 3)}),
     ((5,), {"norm": "forward"}), ((2, 3), {"axes": (1,)}),
 )  # fmt: skip
@@ -295,7 +297,7 @@ def _frequencies(xp: Any, at: Any, n: int, d: Any, dtype: Any) -> Any:
     return cast(xp, at, wanted) / (n * float(d))
 
 
-SHIFTS = (((5,), {}), ((3, 4), {}), ((3, 4), {"axes": 1}), ((2, 3, 5), {"axes": (0, 2)}), ((0,), {}))
+SHIFTS: Calls = (((5,), {}), ((3, 4), {}), ((3, 4), {"axes": 1}), ((2, 3, 5), {"axes": (0, 2)}), ((0,), {}))
 
 
 def _shifted(xp: Any, x: Any, axes: Any, inverse: bool) -> Any:

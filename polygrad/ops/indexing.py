@@ -8,7 +8,7 @@ import operator
 from typing import Any, NamedTuple
 
 from polygrad import dtypes, shapes
-from polygrad.errors import DTypeError, OutOfBounds, ShapeError
+from polygrad.errors import AxisError, DTypeError, OutOfBounds, ShapeError
 from polygrad.ops.internal import cast, places
 from polygrad.ops.selection import counted_as_axes
 from polygrad.ops.table import composite
@@ -51,7 +51,7 @@ def entries_of(key: Any, shape: shapes.Shape) -> list[Any]:
         raise ShapeError("cannot index with two '...': one stands for all axes that are not named")
     named = len([entry for entry in parts if entry is not None and entry is not Ellipsis])
     if named > len(shape):
-        raise ShapeError(f"cannot index shape {list(shape)} with {named} keys: it has {len(shape)} axes")
+        raise AxisError(f"cannot index shape {list(shape)} with {named} keys: it has {len(shape)} axes")
     at = dots[0] if dots else len(parts)
     return [*parts[:at], *[slice(None)] * (len(shape) - named), *parts[at + 1 :]]
 

@@ -280,7 +280,7 @@ def _diff_samples(draw: Any) -> Any:
 
 
 @composite(reference=_diff_reference, samples=_diff_samples, dtypes=ALL)
-def diff(xp: Any, x: Any, /, *, axis: Any = -1, n: Any = 1, prepend: Any = None, append: Any = None) -> Any:
+def diff(xp: Any, x: Any, /, n: Any = 1, axis: Any = -1, *, prepend: Any = None, append: Any = None) -> Any:
     """The differences of neighbours along an axis, taken n times; of bools, whether they differ."""
     k = shapes.axis("take differences", axis, x.ndim)
     if n < 0:

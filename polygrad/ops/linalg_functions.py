@@ -28,6 +28,7 @@ from polygrad.ops.linalg_solving import triangular_solve
 from polygrad.ops.table import composite
 
 BOTH = "float complex"
+Calls = tuple[tuple[tuple[int, ...], dict[str, Any]], ...]
 
 
 class EighResult(NamedTuple):
@@ -134,7 +135,7 @@ def cholesky(xp: Any, x: Any, /, *, upper: Any = False) -> Any:
 
 def _solve_samples(draw: Any) -> Any:
     pairs = (((3, 3), (3,)), ((3, 3), (3, 2)), ((2, 3, 3), (2, 3, 2)), ((2, 1, 3, 3), (4, 3, 1)), ((2, 2, 2), (2,)))
-    empty = [
+    empty: list[Any] = [
         ((draw.matrices("regular", 3, 3), draw.array((3, 0), -2, 2)), {}),
         ((draw.array((0, 0), -2, 2), draw.array((0,), -2, 2)), {}),
     ]
@@ -195,7 +196,7 @@ def solve_triangular(xp: Any, x1: Any, x2: Any, /, *, upper: Any = False) -> Any
     return as_given(xp, xp.reshape(triangular_solve(xp, a, b, bool(upper)), shape), x2 if x1.dtype == x2.dtype else a)
 
 
-SQUARE = (((3, 3), {}), ((2, 4, 4), {}), ((1, 1), {}), ((0, 0), {}), ((2, 1, 3, 3), {}), ((0, 2, 2), {}))
+SQUARE: Calls = (((3, 3), {}), ((2, 4, 4), {}), ((1, 1), {}), ((0, 0), {}), ((2, 1, 3, 3), {}), ((0, 2, 2), {}))
 
 
 @composite(reference=lambda np, x: np.linalg.inv(x), samples=matrices("regular", *SQUARE), dtypes=BOTH, where="linalg")
@@ -337,7 +338,7 @@ def eigvals(xp: Any, x: Any, /) -> Any:
 
 # ---- singular values ------------------------------------------------------------------------------------------
 
-OBLONG = (((4, 3), {}), ((2, 3, 5), {}), ((3, 3), {}), ((1, 4), {}), ((0, 3), {}), ((3, 0), {}), ((2, 0, 0), {}))
+OBLONG: Calls = (((4, 3), {}), ((2, 3, 5), {}), ((3, 3), {}), ((1, 4), {}), ((0, 3), {}), ((3, 0), {}), ((2, 0, 0), {}))
 
 
 @composite(

@@ -10,7 +10,7 @@ from typing import Any
 from polygrad import dtypes, shapes
 from polygrad.errors import DTypeError, ShapeError
 from polygrad.ops.internal import cast
-from polygrad.ops.linalg_functions import OBLONG, empty_of, matrices, plain
+from polygrad.ops.linalg_functions import OBLONG, Calls, empty_of, matrices, plain
 from polygrad.ops.linalg_parts import (
     adjoint,
     as_complex,
@@ -276,7 +276,7 @@ def pinv(xp: Any, x: Any, /, *, rtol: Any = None) -> Any:
 
 # ---- diagonals and the cross product --------------------------------------------------------------------------
 
-DIAGONALS = (
+DIAGONALS: Calls = (
     ((3, 4), {}), ((2, 4, 3), {"offset": 1}), ((4, 3), {"offset": -2}), ((3, 3), {"offset": 5}), ((0, 3), {}),
     ((3, 3), {"offset": -3}),
 )  # fmt: skip

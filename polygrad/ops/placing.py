@@ -42,6 +42,7 @@ def _zeros(xp: Any, like: Any, shape: Any) -> Any:
         lambda xp, t, out, x, value, *at: xp.put_(_zeros(xp, t, x.shape), t, *at),
     ),
     verb="write into",
+    complex=lambda xp, x, value, *at: xp.pair_(*[xp.put_(xp.part_(x, k), xp.part_(value, k), *at) for k in (0, 1)]),
 )
 def put_(xp: Any, x: Any, value: Any, starts: Any, steps: Any, sizes: Any, /) -> Any:
     """x with the block of *sizes* from *starts* in positive *steps* replaced by a value of that shape and x's dtype."""

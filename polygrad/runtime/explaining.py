@@ -7,7 +7,7 @@ Not here: times (the tracer) and counts (`counting.py`).
 from polygrad import shapes
 from polygrad.driver.ir import ITEMSIZE
 from polygrad.driver.show import show
-from polygrad.graph.node import RECORDING, Node, apply
+from polygrad.graph.node import RECORDING, Node, apply, parts
 from polygrad.ops.elementwise import astype
 from polygrad.runtime.devices import state
 from polygrad.runtime.memory import Storage
@@ -18,7 +18,7 @@ from polygrad.schedule import Fused, Library, plan
 
 def explain_nodes(nodes: list[Node]) -> str:
     """Return the launches that computing *nodes* takes, one paragraph each."""
-    pending = [n for n in nodes if n.storage is None and n.aval.size]
+    pending = [p for n in nodes for p in parts(n) if p.storage is None and p.aval.size]
     if not pending:
         return "nothing to launch: the values are there"
     lines: list[str] = []

@@ -69,21 +69,50 @@ def _take(found: State, node: Node, made: Node) -> None:
 def _borrowed(found: State, node: Node, parents: tuple[Node, ...], attrs: tuple[Any, ...]) -> tuple[Node, ...]:
     """Return the results computed on the host's device, brought back."""
     name = node.spec.op.call
-    mode = os.environ.get("POLYGRAD_FALLBACK", "warn")
-    if mode not in MODES:
-        raise ValueError(f"POLYGRAD_FALLBACK is one of {', '.join(MODES)}, got {mode!r}")
+    mode = fallback_mode()
     if mode == "error" or found.name == HOST or name not in state(HOST).info.ops:
         why = "POLYGRAD_FALLBACK=error forbids the host's" if mode == "error" else f"nor has {HOST}"
         raise UnsupportedOp(f"{found.name} has no op {name!r}, and {why}: compute it on another device")
     found.fallbacks += 1
-    if mode == "warn" and (found.name, name) not in _warned:
-        _warned.add((found.name, name))
-        warnings.warn(
-            f"{found.name} has no {name!r}: it runs on {HOST}, and its operands are copied there and back; "
-            "POLYGRAD_FALLBACK=allow silences this, =error forbids it",
-            FallbackWarning,
-            stacklevel=2,
-        )
+    if mode == "warn":
+        _warn_once(found.name, name, f"it has no {name!r}, which runs on {HOST}: operands are copied there and back")
     results = getattr(F, node.spec.op.name)(*[F.to_device_(p, HOST) for p in parents], *attrs)
     results = results if isinstance(results, tuple) else (results,)
     return tuple(F.to_device_(r, found.name) for r in results)
+
+
+def fallback_mode() -> str:
+    """Return what the variable POLYGRAD_FALLBACK says: ``warn`` (if it is not set), ``error`` or ``allow``."""
+    mode = os.environ.get("POLYGRAD_FALLBACK", "warn")
+    if mode not in MODES:
+        raise ValueError(f"POLYGRAD_FALLBACK is one of {', '.join(MODES)}, got {mode!r}")
+    return mode
+
+
+def leaves_device(device: str) -> None:
+    """Say that an array's value is copied to the host though nobody has asked for that by name.
+
+    Raises
+    ------
+    TypeError
+        If POLYGRAD_FALLBACK says ``error``.
+    """
+    mode = fallback_mode()
+    if mode == "error":
+        raise TypeError(
+            f"POLYGRAD_FALLBACK=error forbids that an array on {device} is copied to the host by the way: say .numpy()"
+        )
+    state(device).fallbacks += 1
+    if mode == "warn":
+        _warn_once(
+            device, "__array__", "NumPy asks for an array's value, which is copied to the host; .numpy() says so"
+        )
+
+
+def _warn_once(device: str, what: str, why: str) -> None:
+    if (device, what) in _warned:
+        return
+    _warned.add((device, what))
+    warnings.warn(
+        f"{device}: {why} (POLYGRAD_FALLBACK=allow silences this, =error forbids it)", FallbackWarning, stacklevel=4
+    )

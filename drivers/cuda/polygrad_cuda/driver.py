@@ -28,13 +28,15 @@ from polygrad.driver import (
 from polygrad.driver.ir import DTYPES, ITEMSIZE, REDUCTIONS
 from polygrad.driver.render.dialect import CUDA
 from polygrad.driver.render.gpu_style import Choice, GpuLimits, Source, render_gpu
-from polygrad_cuda import sources, vendor
+from polygrad_cuda import fft, ordering, sources, vendor
 from polygrad_cuda.compiler import Compiler
 from polygrad_cuda.fused import FusedKernel, copy_kernel, texts
 from polygrad_cuda.launching import Launcher
+from polygrad_cuda.linalg import LinearAlgebra, has_eig
 from polygrad_cuda.matmul import MatrixProducts
 from polygrad_cuda.row_sums import scatter_add
 from polygrad_cuda.scratch import Scratch, contiguous_strides
+from polygrad_cuda.sharing import Exported, exported, imported
 from polygrad_cuda.staging import Staging
 
 # Devices open in this process; a forked child inherits the objects, but CUDA does not work in it.
@@ -90,6 +92,7 @@ class CudaDriver(DriverBase):
         architecture = f"{properties['major']}{properties['minor']}"
         self.compiler = Compiler(self.cupy, self.device, architecture)
         self.multiprocessors = int(properties["multiProcessorCount"])
+        self.linalg = LinearAlgebra(self)
         self._products: MatrixProducts | None = None
         self._programs: dict[Kernel, FusedKernel] = {}
         self._launchers: dict[Any, Launcher] = {}
@@ -113,6 +116,7 @@ class CudaDriver(DriverBase):
             dtypes=frozenset(DTYPES),
             scalar_ops=frozenset(SCALAR_OPS),
             reductions=frozenset(REDUCTIONS),
+            ops=frozenset(self.ops()) - (frozenset() if has_eig(self.cupy) else {"eig"}),
             limits=Limits(max_alloc=total, total=total, alignment=256, partials=4 * self.multiprocessors),
             features=Features(asynchronous=True, subnormals=True, correctly_rounded=True, fork="unsafe"),
             vendor="NVIDIA",
@@ -169,6 +173,12 @@ class CudaDriver(DriverBase):
         with self.vendor_calls("asking for its memory"):
             free, total = self.runtime.memGetInfo()
             return MemoryInfo(int(free), int(total))
+
+    def export(self, ref: Ref, owner: object) -> Exported | None:
+        return exported(self, ref, owner)
+
+    def import_(self, producer: Any) -> tuple[Ref, object] | None:
+        return imported(self, producer)
 
     def scratch(self) -> Scratch:
         """Return a context in which an op can take memory for a moment."""
@@ -286,13 +296,72 @@ class CudaDriver(DriverBase):
         with self.vendor_calls("adding up rows"):
             scatter_add(self, outs[0], ins[0], ins[1], attrs)
 
+    def op_scan(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Reduce each element with all before it; see `ordering.py`."""
+        with self.vendor_calls("scanning"):
+            ordering.scan(self, outs[0], ins[0], attrs["kind"])
+
+    def op_nonzero(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Find where a mask is true; see `ordering.py`."""
+        with self.vendor_calls("finding what is true"):
+            ordering.nonzero(self, outs[0], ins[0])
+
+    def op_sort(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Sort rows; see `ordering.py`."""
+        with self.vendor_calls("sorting"):
+            ordering.sort(self, outs[0], outs[1], ins[0])
+
+    def op_solve(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("solve", outs, ins, attrs)
+
+    def op_triangular_solve(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("triangular_solve", outs, ins, attrs)
+
+    def op_cholesky(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("cholesky", outs, ins, attrs)
+
+    def op_slogdet(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("slogdet", outs, ins, attrs)
+
+    def op_det(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("det", outs, ins, attrs)
+
+    def op_eigh(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("eigh", outs, ins, attrs)
+
+    def op_eig(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("eig", outs, ins, attrs)
+
+    def op_svd(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("svd", outs, ins, attrs)
+
+    def op_qr(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("qr", outs, ins, attrs)
+
+    def op_fft(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `fft.py`."""
+        fft.fft(self, outs[0], ins[0], attrs["inverse"])
+
+    def op_rfft(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `fft.py`."""
+        fft.rfft(self, outs[0], ins[0])
+
+    def op_irfft(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `fft.py`."""
+        fft.irfft(self, outs[0], ins[0], attrs["n"])
+
     def sorted_order(self, keys: int, count: int, scratch: Scratch) -> int:
         """Return the address of int64 positions that sort *count* int64 keys stably; the memory is *scratch*'s."""
-        cupy = self.cupy
-        block = cupy.cuda.UnownedMemory(keys, 8 * count, scratch, self.ordinal)
-        array = cupy.ndarray((count,), cupy.int64, cupy.cuda.MemoryPointer(block, 0))
-        with self.cupy_stream, cupy.cuda.using_allocator(scratch.array_memory):
-            return int(cupy.argsort(array, kind="stable").data.ptr)
+        return ordering.sorted_order(self, keys, "int64", count, scratch)
 
 
 class VendorCalls:

@@ -30,11 +30,13 @@ from polygrad_opencl import devices, source
 from polygrad_opencl.copying import Copies
 from polygrad_opencl.faults import translated
 from polygrad_opencl.fused import FusedKernels
+from polygrad_opencl.linalg import NEED_HOST, LinearAlgebra, able
 from polygrad_opencl.matmul import Matmul
 from polygrad_opencl.ordering import Ordering
 from polygrad_opencl.session import Argument, Session
 
 LONG = np.dtype(np.int64)
+SCATTERING = 1 << 16  # work-items of a scatter on a device that is no CPU: each reads all row numbers
 ITEMSIZE = {dtype: np.dtype("uint16" if dtype == "bfloat16" else dtype).itemsize for dtype in source.TYPES}
 
 
@@ -66,9 +68,11 @@ class OpenCLDriver(DriverBase):
     def open(self, ordinal: int, options: Mapping[str, str]) -> DeviceInfo:
         """Open device number *ordinal* of the sorted list."""
         device = devices.find_device(ordinal)
+        self.ordinal = ordinal
         self.session = session = Session(device, f"opencl:{ordinal}")
         self.fused = FusedKernels(session)
         self.matmul = Matmul(session)
+        self.linalg = LinearAlgebra(session)
         self.ordering = Ordering(session)
         self.copies = Copies(session, self.fused)
         self.total = device.global_mem_size
@@ -87,6 +91,7 @@ class OpenCLDriver(DriverBase):
             dtypes=dtypes,
             scalar_ops=frozenset(SCALAR_OPS),
             reductions=frozenset(REDUCTIONS) | MANDATORY_REDUCTIONS,
+            ops=frozenset(self.ops()) if able(session) else frozenset(self.ops()) - NEED_HOST,
             limits=Limits(
                 max_alloc=self.largest,
                 total=self.total,
@@ -178,6 +183,14 @@ class OpenCLDriver(DriverBase):
         except session.cl.Error as error:
             raise translated(error, session.label, f"read {into.nbytes} bytes") from error
 
+    def export(self, ref: Ref, owner: object) -> Any:
+        """Return the memory for DLPack, all launches done."""
+        from polygrad_opencl.sharing import Exported
+
+        devices.check_process()
+        self.synchronize()
+        return Exported(ref, self.ordinal, owner)
+
     # ---- ops ------------------------------------------------------------------------------------------
 
     def op_copy(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
@@ -189,6 +202,56 @@ class OpenCLDriver(DriverBase):
         """Multiply matrices."""
         devices.check_process()
         self.matmul(outs, ins, attrs)
+
+    # Of these a device that is no CPU with unified memory does not declare those that only the host has.
+
+    def op_solve(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("solve", outs, ins, attrs)
+
+    def op_triangular_solve(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("triangular_solve", outs, ins, attrs)
+
+    def op_cholesky(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("cholesky", outs, ins, attrs)
+
+    def op_slogdet(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("slogdet", outs, ins, attrs)
+
+    def op_det(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("det", outs, ins, attrs)
+
+    def op_eigh(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("eigh", outs, ins, attrs)
+
+    def op_eig(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("eig", outs, ins, attrs)
+
+    def op_svd(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("svd", outs, ins, attrs)
+
+    def op_qr(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("qr", outs, ins, attrs)
+
+    def op_fft(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("fft", outs, ins, attrs)
+
+    def op_rfft(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("rfft", outs, ins, attrs)
+
+    def op_irfft(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """See `linalg.py`."""
+        self.linalg("irfft", outs, ins, attrs)
 
     def op_random_bits(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         """Fill with Philox words."""
@@ -202,13 +265,20 @@ class OpenCLDriver(DriverBase):
 
     def op_scatter_add(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         """Add rows at given places, each place in the order of the index array: the result is always the same."""
+        self._scatter("add", outs, ins, attrs)
+
+    def op_scatter_reduce(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Keep the greatest, the least or the product of the rows that go to a place."""
+        self._scatter(attrs["mode"], outs, ins, attrs)
+
+    def _scatter(self, mode: str, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         session, out, (index, values) = self.session, outs[0], ins
         if out.dtype != values.dtype or out.dtype == "bool":
-            raise UnsupportedOp(f"{session.label} adds {values.dtype} into {values.dtype}, not into {out.dtype}")
+            raise UnsupportedOp(f"{session.label} scatters {values.dtype} into {values.dtype}, not into {out.dtype}")
         n, m = out.shape
         k = values.shape[0]
         chunked = session.kind == "cpu"
-        text = source.scatter_add(out.dtype, chunked=chunked)
+        text = source.scatter(out.dtype, mode, chunked=chunked)
         status, tag = attrs.get("status"), attrs.get("tag", 0)
         rounded = out.dtype in source.STORAGE  # 16-bit sums are kept in float32 until the end
         with session.lock:
@@ -228,8 +298,9 @@ class OpenCLDriver(DriverBase):
                 size, group = self._geometry(n * m + k * m)
                 session.run(text, "scatter_rows", size, group, arguments)
             else:
-                size, group = self._geometry(m)
-                session.run(text, "scatter_columns", size, group, arguments)
+                parts = max(1, min(n, SCATTERING // m))
+                size, group = self._geometry(m * parts)
+                session.run(text, "scatter_columns", size, group, [*arguments, (LONG, parts)])
             if rounded:
                 size, group = self._geometry(n * m)
                 ends = [(None, total), (None, out.handle), (LONG, out.offset), (LONG, n * m)]

@@ -1,0 +1,134 @@
+"""Memory shared with other libraries: DLPack both ways, the buffer protocol, NumPy's views.
+
+Here: what is shared without a copy (by address), what is copied, what is refused.
+Not here: GPUs (drivers/cuda/tests).
+"""
+
+import gc
+
+import numpy as np
+import pytest
+
+import polygrad as pg
+
+HOST = (1, 0)
+DTYPES = ("bool", "int8", "uint64", "float16", "float32", "float64", "complex64", "complex128")
+
+
+def address(array) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def sample(dtype: str, device: str):
+    return pg.asarray(np.array([[0, 1, 2], [3, 4, 5]]).astype(dtype), device=device)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_numpy_sees_the_arrays_own_memory(dtype: str) -> None:
+    x = sample(dtype, "cpu:0")
+    first, second = np.from_dlpack(x), np.asarray(x, copy=False)
+    assert address(first) == address(second)
+    assert not first.flags.writeable
+    np.testing.assert_array_equal(first, x.numpy())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_torch_sees_the_arrays_own_memory(dtype: str) -> None:
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    x = sample(dtype, "cpu:0")
+    assert torch.from_dlpack(x).data_ptr() == address(np.asarray(x, copy=False))
+
+
+def test_a_strided_array_is_shared_as_it_lies() -> None:
+    x = sample("float64", "cpu:0").realize()
+    turned = x.T.realize()
+    assert np.from_dlpack(turned).strides == (8, 24)
+    assert address(np.from_dlpack(turned)) == address(np.from_dlpack(x))
+
+
+def test_complex_values_stay_right_after_they_are_laid_out_for_others() -> None:
+    x = pg.asarray([1 + 2j, 3 - 1j])
+    before = (x * x).numpy()
+    np.from_dlpack(x)
+    np.testing.assert_array_equal((x * x).numpy(), before)
+
+
+def test_what_is_exported_outlives_the_array() -> None:
+    x = sample("complex128", "cpu:0")
+    seen = np.from_dlpack(x)
+    expected = x.numpy()
+    del x
+    gc.collect()
+    for _ in range(20):
+        pg.ones(6, dtype="float64").realize()
+    np.testing.assert_array_equal(seen, expected)
+
+
+def test_an_old_consumer_gets_a_copy_unless_it_forbids_that() -> None:
+    x = sample("float32", "cpu:0")
+    own = address(np.asarray(x, copy=False))
+
+    class Old:
+        def __init__(self, **keywords) -> None:
+            self.keywords = keywords
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return x.__dlpack_device__()
+
+        def __dlpack__(self, **_):
+            return x.__dlpack__(**self.keywords)
+
+    assert address(np.from_dlpack(Old())) != own
+    assert address(np.from_dlpack(Old(copy=False))) == own
+
+
+def test_another_device_gives_the_host_a_copy_only_when_asked(device: str) -> None:
+    x = sample("float32", device)
+    if x.__dlpack_device__() == HOST:
+        pytest.skip("needs a device whose memory is not the host's")
+    with pytest.raises(BufferError, match="its memory lies elsewhere"):
+        x.__dlpack__(dl_device=HOST, copy=False)
+    assert "dltensor" in repr(x.__dlpack__(dl_device=HOST))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_device_exports_its_memory(device: str, dtype: str) -> None:
+    x = sample(dtype, device)
+    kind, number = x.__dlpack_device__()
+    assert (kind, number) == {"cpu": HOST, "opencl": (4, int(device[-1])), "cuda": (2, int(device[-1]))}[device[:-2]]
+    for keywords in ({}, {"copy": True}, {"max_version": (1, 0)}):
+        assert "dltensor" in repr(x.__dlpack__(**keywords))
+
+
+def test_a_foreign_device_is_refused() -> None:
+    with pytest.raises(BufferError, match="only the host"):
+        sample("float32", "cpu:0").__dlpack__(dl_device=(8, 0))
+
+
+def test_a_stream_of_the_host_is_refused() -> None:
+    with pytest.raises(BufferError, match="stream must be None"):
+        sample("float32", "cpu:0").__dlpack__(stream=1)
+
+
+def test_asking_numpy_for_a_device_array_is_told_once_and_can_be_forbidden(device: str, monkeypatch) -> None:
+    from polygrad.runtime import lacking
+
+    x = sample("float32", device)
+    if x.__dlpack_device__() == HOST:
+        pytest.skip("needs a device whose memory is not the host's")
+    monkeypatch.setattr(lacking, "_warned", set())
+    with pytest.warns(pg.FallbackWarning, match=r"\.numpy\(\) says so"):
+        np.asarray(x)
+    np.asarray(x)  # told once
+    monkeypatch.setenv("POLYGRAD_FALLBACK", "error")
+    with pytest.raises(TypeError, match="forbids"):
+        np.asarray(x)
+    monkeypatch.setenv("POLYGRAD_FALLBACK", "silent")
+    with pytest.raises(ValueError, match="one of warn, error, allow"):
+        np.asarray(x)
+
+
+@pytest.mark.parametrize("leave", [np.asarray, np.from_dlpack, np.array])
+def test_an_array_that_needs_gradients_does_not_leave(leave) -> None:
+    with pytest.raises(pg.GradError, match=r"\.detach\(\)"):
+        leave(pg.ones(3).requires_grad_())
