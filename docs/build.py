@@ -14,15 +14,22 @@ from pathlib import Path
 import reference
 
 import polygrad as pg
-from polygrad.array.functions import FUNCTIONS
+from polygrad.array.functions import FUNCTIONS, NAMESPACES
 from polygrad.ops.table import TABLE
 
 HERE = Path(__file__).resolve().parent
 HEAD = """# Ops
 
 Every function that the op table declares, {count} of them, by family. This page is made from the table by
-`docs/build.py`. All are in `pg`, most are methods of arrays too; `/` ends the arguments that go by position alone.
+`docs/build.py`. Those without another name before them are in `pg`, and most of these are methods of arrays too; `/`
+ends the arguments that go by position alone.
 """
+
+# Every function once, under the name that follows ``pg.``; what is in `pg` itself is called so.
+NAMES = {name: name for name in FUNCTIONS}
+for place, functions in NAMESPACES.items():
+    NAMES |= {name: f"{place}.{name}" for name in functions if name not in NAMES}
+CALLS = {name: function for functions in NAMESPACES.values() for name, function in functions.items()}
 
 
 def family(name: str) -> str:
@@ -33,18 +40,18 @@ def family(name: str) -> str:
 
 def signature(name: str) -> str:
     """Return how an op is called, bars escaped for a table."""
-    whole = inspect.signature(FUNCTIONS[name])
+    whole = inspect.signature(CALLS[name])
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in whole.parameters.values()]
     shown = whole.replace(parameters=bare, return_annotation=inspect.Signature.empty)
-    return f"{name}{shown}".replace("|", "\\|")
+    return f"{NAMES[name]}{shown}".replace("|", "\\|")
 
 
 def ops_page() -> str:
     """Return the page of ops as Markdown."""
     families: dict[str, list[str]] = defaultdict(list)
-    for name in FUNCTIONS:
+    for name in NAMES:
         families[family(name)].append(name)
-    parts = [HEAD.format(count=len(FUNCTIONS))]
+    parts = [HEAD.format(count=len(NAMES))]
     for title, names in families.items():
         parts.append(f"\n## {title}\n\n| op | what it is | dtypes |\n|---|---|---|")
         for name in sorted(names):
@@ -62,7 +69,7 @@ def main() -> int:
     arguments = parser.parse_args()
     (HERE / "ops.md").write_text(ops_page())
     reference.write()
-    print(f"polygrad {pg.__version__}: {len(FUNCTIONS)} ops", flush=True)
+    print(f"polygrad {pg.__version__}: {len(NAMES)} ops", flush=True)
     command = [sys.executable, "-m", "mkdocs", "serve" if arguments.serve else "build"]
     if arguments.strict:
         command.append("--strict")

@@ -21,7 +21,6 @@ from polygrad.driver import (
     CompileError,
     DeviceError,
     DeviceLost,
-    DriverBase,
     DriverError,
     DriverUnavailable,
     LaunchError,
@@ -32,6 +31,7 @@ from polygrad.driver import (
     oracle,
     types,
 )
+from polygrad.driver.base import Plugin
 from polygrad.driver.examination import KNOWN_HOOKS, MANDATORY_HOOKS
 from polygrad_conformance import error_model, ulp
 
@@ -63,6 +63,8 @@ def prose(text: str) -> str:
     text = inspect.cleandoc(text).split("\n\nExamples\n", 1)[0].replace("``", "`")
     parts = []
     for paragraph in text.split("\n\n"):
+        if paragraph.startswith("Here: "):
+            continue  # of use in a module, not on a page
         if paragraph.startswith("    "):
             parts.append(f"```text\n{textwrap.dedent(paragraph)}\n```")
         else:
@@ -78,7 +80,8 @@ def fields(cls: type) -> list[list[str]]:
         found = re.match(r"    (\w+): ([^=#]+?)(?: = ([^#]+?))?(?:  # (.*))?$", line)
         if found and found[1] in names:
             default = re.sub(r"field\(default_factory=(\w+)\)", r"\1()", found[3] or "")
-            said = " ".join([*above, found[4] or ""]).strip().replace('"""', "")
+            comment = "" if (found[4] or "").startswith("type: ignore") else found[4] or ""
+            said = " ".join([*above, comment]).strip()
             rows.append([f"`{found[1]}`", f"`{found[2]}`", f"`{default}`" if default else "", said])
             above = []
         elif line.startswith("    # "):
@@ -131,8 +134,8 @@ def method_of(hook: str) -> str:
         return "`info`"
     if hook == "polygrad_launch_op":
         return "`op_<name>`"
-    name = hook.removeprefix("polygrad_").replace("launch_fused", "prepare_fused")
-    return f"`{name}`" if hasattr(DriverBase, name) else ""
+    called = re.findall(r"(?:instance|self\.driver)\.(\w+)\(", inspect.getsource(getattr(Plugin, hook)))
+    return f"`{called[0]}`" if called else ""
 
 
 def signature(name: str, function: Callable[..., Any]) -> str:
@@ -270,11 +273,11 @@ def semantics_page() -> str:
     """Return the page of accuracy and of what is left free."""
     measured = json.loads((HERE / "measured_ulp.json").read_text())
     head = ["op", "float32", "float64", "near zeros", "OpenCL"]
-    head += [f"{label} {d}" for label in measured for d in ("float32", "float64")]
+    head += [f"{label}, both" for label in measured]
     rows = []
     for op in error_model.CEILING:
         absolute = error_model.ABSOLUTE.get(op)
-        figures = [shown(measured[label].get(f"{op}.{d}")) for label in measured for d in ("float32", "float64")]
+        figures = [" / ".join(f"{m[f'{op}.{d}']:.2f}" for d in ("float32", "float64")) for m in measured.values()]
         limits = [f"{ulp.ceiling(op, d):g}" for d in ("float32", "float64")]
         rows.append([f"`{op}`", *limits, f"{absolute} eps" if absolute else "", f"{OPENCL[op]:g}", *figures])
     exact = [op for op in ir.SCALAR_OPS if op not in error_model.CEILING and "float" in ir.SCALAR_OPS[op].kinds]
@@ -285,11 +288,6 @@ def semantics_page() -> str:
         exact=", ".join(f"`{op}`" for op in exact),
         signed=", ".join(f"`{op}`" for op in sorted(ulp.SIGNED)),
     )
-
-
-def shown(figure: float | None) -> str:
-    """Return a measured figure."""
-    return "" if figure is None else f"{figure:.2f}"
 
 
 PAGES: dict[str, Callable[[], str]] = {"hooks.md": hooks_page, "kernels.md": ir_page, "semantics.md": semantics_page}

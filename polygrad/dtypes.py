@@ -20,6 +20,8 @@ float16, float32, float64 = (np.dtype(f"float{n}") for n in (16, 32, 64))
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
 
+DType = np.dtype[Any]
+
 SIGNED = (int8, int16, int32, int64)
 UNSIGNED = (uint8, uint16, uint32, uint64)
 INTEGERS = (*SIGNED, *UNSIGNED)
@@ -28,15 +30,13 @@ COMPLEX = (complex64, complex128)
 ALL = (bool_, *INTEGERS, *FLOATS, *COMPLEX)
 BY_NAME = {d.name: d for d in ALL}
 
-DType = np.dtype[Any]
-
 # "bool" < "int" < "float" < "complex": the ladder that a Python scalar climbs.
 KINDS = {
     d: "bool" if d is bool_ else "int" if d in INTEGERS else "float" if d in FLOATS else "complex" for d in ALL
 }
 DIFFERENTIABLE = frozenset((*FLOATS, *COMPLEX))  # the dtypes that have gradients
-_PART = {complex64: float32, complex128: float64}
-_WHOLE = {float16: complex64, bfloat16: complex64, float32: complex64, float64: complex128}
+_PART: dict[DType, DType] = {complex64: float32, complex128: float64}
+_WHOLE: dict[DType, DType] = {float16: complex64, bfloat16: complex64, float32: complex64, float64: complex128}
 
 
 def kind(dtype: DType) -> str:

@@ -1,9 +1,10 @@
 """Copy the sample drivers as they are now into `tests/frozen`, once for each minor version of the interface.
 
-Here: the copying. Not here: running the copies (`test_frozen_drivers.py`). Run it as `python tests/freeze.py` when `API`
-in `polygrad/driver/types.py` has grown; a folder that exists is left alone.
+Here: the copying. Not here: running the copies (`test_frozen_drivers.py`). Run it as `python tests/freeze.py` when
+`API` in `polygrad/driver/types.py` has grown; a folder that exists is left alone.
 """
 
+import hashlib
 import shutil
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from polygrad.driver import API
 ROOT = Path(__file__).resolve().parent.parent
 FROZEN = ROOT / "tests" / "frozen"
 EXAMPLES = ("cc", "torch")
+DIGEST = "SHA256"
 
 
 def name_of(api):
@@ -37,9 +39,19 @@ def freeze(folder):
             place.write_text(text, encoding="utf-8")
 
 
+def digest(folder):
+    """Return a hash of all files in *folder*, names and contents, but for the one that holds it."""
+    whole = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
+        if path.name != DIGEST:
+            whole.update(f"{path.relative_to(folder).as_posix()}\n".encode() + path.read_bytes())
+    return whole.hexdigest()
+
+
 if __name__ == "__main__":
     wanted = FROZEN / name_of(API)
     if wanted.exists():
         sys.exit(f"{wanted.name} is frozen already, and is never edited")
     freeze(wanted)
+    (wanted / DIGEST).write_text(digest(wanted) + "\n")
     print(f"frozen: {wanted.name}")

@@ -187,6 +187,34 @@ def test_absent_hardware_and_blocked_drivers_are_no_fault(site):
     assert "driver 'acme' (polygrad-acme 0.3) is unavailable: it found no device; install what it needs" in out
 
 
+COUNTING = """        @classmethod
+        def count(cls):
+            return 2
+
+"""
+
+
+def test_a_driver_that_does_not_count_is_opened_before_it_is_called_ok(site):
+    assert COUNTING in DRIVER
+    one = DRIVER.replace(COUNTING, "")
+    site.driver("acme", one)
+    site.driver("none", one.replace("return DeviceInfo", "raise DriverUnavailable('none is plugged in'); DeviceInfo"))
+    code, out, _ = site.run("drivers")
+    status = {line.split()[0]: line.split()[1] for line in out.splitlines() if line[:1].strip()}
+    assert (status["acme"], status["none"]) == ("ok", "unavailable")
+    assert "none is plugged in" in out
+    assert code == 0
+    assert "acme:0 Acme 3000: works" in site.run("drivers", "-v")[1]
+
+
+def test_drivers_tells_of_a_device_that_does_not_work(site):
+    site.driver("acme", DRIVER.replace("FACTOR = 2", "FACTOR = 3"))
+    assert site.run("drivers")[0] == 0
+    code, out, _ = site.run("drivers", "-v")
+    assert code == 1
+    assert "acme:0 Acme 3000: a kernel that doubles (1, 2, 3, 4, 5, 6, 7, 8) gave (3.0, 6.0" in out
+
+
 # ---- doctor -------------------------------------------------------------------------------------------------
 
 
@@ -252,10 +280,10 @@ def test_the_doctor_finds_what_a_driver_does_wrong(site, change, problem):
 def test_a_driver_that_hangs_is_given_up_and_the_next_one_tried(site):
     site.driver("acme", DRIVER.replace("return 2", "import time; time.sleep(600)"))
     site.driver("good", DRIVER)
-    code, out, _ = site.run("doctor", "--timeout", "3")
+    code, out, _ = site.run("doctor", "--timeout", "8")
     assert code == 1
     assert (
-        "\n  problem: driver 'acme' (polygrad-acme 0.3) is broken: it gave no answer within 3 seconds (it was in "
+        "\n  problem: driver 'acme' (polygrad-acme 0.3) is broken: it gave no answer within 8 seconds (it was in "
         f"{site.folder}/polygrad_acme.py, line 13, in count); a larger --timeout tells a slow driver from one that "
         "hangs, POLYGRAD_DRIVERS_BLOCK=acme keeps it out\n"
     ) in out

@@ -12,7 +12,8 @@ import pytest
 import polygrad as pg
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in DOCS.rglob("*.md") if p.parent.name != "adr")]
 
 
 def blocks(page):

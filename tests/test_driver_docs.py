@@ -52,9 +52,9 @@ def test_the_reference_holds_every_hook_instruction_and_op(reference):
     assert all(f"| `{op}` |" in hooks for op in ACCELERATED_OPS)
     structural = ("load", "scalar", "const", "iota", "cast", "bitcast", "where", "reduce")
     assert all(f"\n| `{op}` |" in kernels for op in (*structural, *SCALAR_OPS))
-    assert "<<" not in kernels + hooks + reference.semantics_page()
+    assert not re.search(r"<<\w+>>", kernels + hooks + reference.semantics_page())
     for cls in ("DriverInfo", "DeviceInfo", "Limits", "Features", "Ref", "MemoryInfo"):
-        part = hooks.partition(f"### {cls}\n")[2].partition("###")[0]
+        part = hooks.partition(f"### {cls}\n")[2].partition("\n##")[0]
         assert part.count("\n| `") == len(getattr(reference.types, cls).__annotations__), cls
 
 

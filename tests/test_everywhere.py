@@ -76,6 +76,13 @@ def picked(x, k):
     return pg.take(x, pg.asarray([(k + i * i) % n for i in range(4)], device=x.device), axis=0)
 
 
+def written(x, k):
+    out = x * 1.0
+    out[k % x.shape[0]] = 0.5 * x[-1]
+    out[::2] *= 0.75
+    return out
+
+
 OPS = {
     "add": paired(lambda x, y: x + y),
     "subtract": paired(lambda x, y: x - y * 0.5),
@@ -121,6 +128,10 @@ OPS = {
     "take": moved(picked),
     "sort": moved(lambda x, k: pg.sort(x, axis=along(x, k))),
     "cumulative_sum": moved(lambda x, k: pg.cumulative_sum(x, axis=along(x, k))),
+    "cumulative_prod": moved(lambda x, k: pg.cumulative_prod(1.0 + 0.25 * pg.sin(x), axis=along(x, k))),
+    "write": moved(written),
+    "scatter": moved(lambda x, k: x.at[pg.asarray([0, k % x.shape[0], 0], device=x.device)].add(0.5 * x[:1])),
+    "vmap": moved(lambda x, k: pg.vmap(lambda row: pg.exp(-row * row) * pg.sum(row))(x)),
 }
 
 STEP = st.tuples(st.sampled_from(sorted(OPS)), st.integers(0, 40), st.integers(0, 40), st.integers(0, 7))

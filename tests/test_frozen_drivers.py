@@ -3,6 +3,7 @@
 Here: the copies in `tests/frozen`, each in a process of its own. Not here: the drivers as they are now.
 """
 
+import importlib.util
 import json
 import os
 import shutil
@@ -39,8 +40,25 @@ print(pg.drivers())
 
 
 def test_this_version_of_the_interface_is_frozen():
-    found = {p.name for p in (FROZEN / f"driver_{API[0]}_{API[1]}").iterdir()}
+    found = {p.name for p in (FROZEN / f"driver_{API[0]}_{API[1]}").iterdir() if p.is_dir()}
     assert found == {"acme", "cc", "torch"}, "run python tests/freeze.py"
+
+
+@pytest.fixture(scope="module")
+def freeze():
+    spec = importlib.util.spec_from_file_location("freeze", ROOT / "tests" / "freeze.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("folder", sorted(FROZEN.glob("driver_*")), ids=lambda p: p.name)
+def test_what_is_frozen_is_never_edited(folder, freeze, tmp_path):
+    assert freeze.digest(folder) == (folder / "SHA256").read_text().strip()
+    shutil.copytree(folder, tmp_path / "copy")
+    source = next((tmp_path / "copy").rglob("driver.py"))
+    source.write_text(source.read_text() + "\n")
+    assert freeze.digest(tmp_path / "copy") != freeze.digest(folder)
 
 
 def needs(name):

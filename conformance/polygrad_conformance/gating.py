@@ -36,7 +36,7 @@ def capabilities(info: DeviceInfo) -> frozenset[str]:
         *(f"dtype.{d}" for d in info.dtypes),
         *(f"scalar.{s}" for s in info.scalar_ops),
         *(f"reduction.{r}" for r in info.reductions),
-        *(f"op.{o}" for o in info.ops),
+        *(f"op.{o}" for o in info.ops or ()),
         *(f"feature.{name}" for name, value in vars(features).items() if value is True),
         f"thread_safety.{features.thread_safety}",
         *(["limit.max_alloc"] if info.limits.max_alloc < 1 << 62 else []),

@@ -1,7 +1,7 @@
 """Level 5, fusion: random kernels against the oracle, and accelerated ops against what they stand for.
 
-Here: slices of the random generator, and one check for each op that a driver may accelerate.
-Not here: the generator (`random_kernels.py`).
+Here: slices of the random generator; copies, matrix products, random bits and scattered sums of a driver's own.
+Not here: the generator (`random_kernels.py`), other library ops (`library_checks.py`, which importing registers).
 """
 
 import time
@@ -11,11 +11,13 @@ import ml_dtypes
 import numpy as np
 
 from polygrad.driver import Ref, oracle
-from polygrad_conformance import building, philox
+from polygrad_conformance import building, library_checks, philox, strict_ops
 from polygrad_conformance.bench import Bench, Failure
 from polygrad_conformance.case import Array, Case
 from polygrad_conformance.checks import check
 from polygrad_conformance.random_kernels import random_case
+
+__all__ = ["library_checks"]
 
 SLICES = 10
 LEAST = 5  # cases of each slice, however slow the device compiles
@@ -202,3 +204,33 @@ def scatter_add(bench: Bench, dtype: str) -> None:
         else:
             assert word[0] == 0, f"good indices were reported: {list(word)}"
         _same(f"scatter_add of {dtype}", got, out)
+
+
+@check(
+    "L5.accel.scatter_reduce.{0}.{1}",
+    each=[(m, d) for m in ("max", "min", "multiply") for d in ("float32", "float64", "int32", "int64")],
+    needs=lambda _m, d: ("op.scatter_reduce", f"dtype.{d}", "dtype.int64"),
+)
+def scatter_reduce(bench: Bench, mode: str, dtype: str) -> None:
+    """The extreme or product of the rows of each index, the identity where there is none; a bad index is left out."""
+    rng = bench.rng(54)
+    for bad in (False, True):
+        index = rng.choice([0, 1, 2, 3, 5, -6, -3, -1], 40)  # nothing goes to row 4
+        if bad:
+            index[11] = 6
+        rows = rng.choice([-2, -1, 1, 2, 3], (40, 5)).astype(dtype)
+        if mode == "multiply":
+            rows = np.sign(rows)
+        want = np.full((6, 5), strict_ops.identity(mode, rows.dtype), dtype)
+        good = index < 6
+        {"max": np.maximum, "min": np.minimum, "multiply": np.multiply}[mode].at(want, index[good], rows[good])
+        out, margin = building.guarded(dtype, 30)
+        target, x, y, status = bench.put(out), bench.put(index), bench.put(rows), bench.put(np.zeros(4, np.int32))
+        ref = Ref(target, margin, (6, 5), (5, 1), dtype)
+        attrs = {"status": status, "tag": 9, "mode": mode}
+        bench.op("scatter_reduce", (ref,), (_ref(x, index, "int64"), _ref(y, rows, dtype)), attrs)
+        word = bench.read(status, "int32", 4)
+        assert (word[0], word[2]) == ((9, 6) if bad else (0, 0)), f"the status word is {list(word)}"
+        got = bench.read(target, dtype, len(out))
+        out[margin : margin + 30] = want.reshape(-1)
+        _same(f"scatter_reduce ({mode}) of {dtype}", got, out)

@@ -55,7 +55,7 @@ def _on(bench: Bench, device: str, dtype: str, name: str) -> list[Array]:
 
         value, gradients = pg.value_and_grad(total, argnums=places)(*arrays)
         pg.realize(value, *gradients)
-        return [np.asarray(x.detach()) for x in (value, *gradients)]
+        return [x.detach().numpy() for x in (value, *gradients)]
 
 
 @check("L6.gradient.{0}", each=[(name,) for name in GRADIENTS])

@@ -128,7 +128,7 @@ def arrays_at_once(bench: Bench) -> None:
                 loss = pg.sum(x * x * 0.5 + x)
                 loss.backward()
                 assert x.grad is not None
-                got = np.asarray(x.grad)
+                got = x.grad.numpy()
                 assert (got == number + turn + 1).all(), f"a gradient is {got[0]}, not {number + turn + 1}"
                 noise = pg.random.uniform((50,), dtype=pg.float32)
                 assert 0 <= float(pg.min(noise)) <= float(pg.max(noise)) < 1

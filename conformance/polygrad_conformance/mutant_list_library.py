@@ -1,6 +1,6 @@
 """The mutants of accelerated ops: libraries that do not quite do what the core would do without them.
 
-Here: the list for matmul, copy, random_bits and scatter_add. Not here: kernels (the other lists of mutants).
+Here: the list, for every op of `polygrad.driver.ACCELERATED_OPS`. Not here: kernels (the other lists of mutants).
 """
 
 from collections.abc import Callable
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from polygrad.driver import DeviceInfo, Ref
-from polygrad_conformance.mutants import Mutant, array_of, for_op, poke
+from polygrad_conformance import library_checks, strict_ops
+from polygrad_conformance.mutants import Mutant, array_of, for_op, poke, put_array
 
 MUTANTS: list[Mutant] = []
 LIBRARY = 7  # the ordinal of the strict device that has these ops
@@ -164,3 +165,93 @@ _add("scatter_add", "negative rows as row 0", _from_the_start, "scatter_add.floa
 _add("scatter_add", "bad rows at the end", _clamping, "scatter_add.float32")
 _add("scatter_add", "bad rows not reported", _silent, "scatter_add.bfloat16")
 _add("scatter_add", "one element of a scatter too many", _overrun("scatter_add"), "scatter_add.float16")
+
+# ---- scatter_reduce ---------------------------------------------------------------------------------------------
+
+
+def _zeros_for_nothing(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> Any:
+    inner.polygrad_launch_op(device, "scatter_reduce", outs, ins, attrs)
+    found = array_of(inner, device, outs[0])
+    return np.where(found == strict_ops.identity(attrs["mode"], found.dtype), 0, found)
+
+
+_add("scatter_reduce", "minima for maxima", _attrs("scatter_reduce", mode=lambda m: {"max": "min"}.get(m, m)),
+     "scatter_reduce.max.float32")  # fmt: skip
+_add("scatter_reduce", "zeros where nothing goes", _zeros_for_nothing, "scatter_reduce.min.int32",
+     "scatter_reduce.max.float64")  # fmt: skip
+
+# ---- the ops of batches -----------------------------------------------------------------------------------------
+
+
+def _off(op: str) -> Callable[..., None]:
+    """Return the work that runs *op* and spoils the last element of its first result a little."""
+
+    def work(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> None:
+        inner.polygrad_launch_op(device, op, outs, ins, attrs)
+        found = array_of(inner, device, outs[0])
+        last = found.reshape(-1)[-1]
+        found.reshape(-1)[-1] = last + (1 if found.dtype.kind in "iu" else 0.01 * max(abs(last), 1))
+        put_array(inner, device, outs[0], found)
+
+    return work
+
+
+def _in_place(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> None:
+    """Leave the first operand changed, as routines do that factor in place."""
+    inner.polygrad_launch_op(device, "solve", outs, ins, attrs)
+    put_array(inner, device, ins[0], array_of(inner, device, ins[0]) + 1)
+
+
+def _factor_of_anything(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> Any:
+    inner.polygrad_launch_op(device, "cholesky", outs, ins, attrs)
+    return np.nan_to_num(array_of(inner, device, outs[0]), nan=1.0)
+
+
+def _turned(inner: Any, device: DeviceInfo, outs: Any, ins: Any, _attrs: Any) -> None:
+    x = array_of(inner, device, ins[0])
+    order = x.shape[-1] - 1 - np.argsort(x[..., ::-1], axis=-1, kind="stable")
+    put_array(inner, device, outs[0], np.take_along_axis(x, order, -1))
+    put_array(inner, device, outs[1], order)
+
+
+def _dropping(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> Any:
+    if attrs["kind"] == "max":
+        return np.fmax.accumulate(array_of(inner, device, ins[0]), axis=-1)
+    inner.polygrad_launch_op(device, "scan", outs, ins, attrs)
+    return None
+
+
+def _scaled(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> Any:
+    inner.polygrad_launch_op(device, "fft", outs, ins, attrs)
+    found = array_of(inner, device, outs[0])
+    return found / found.shape[-2] if attrs["inverse"] else found
+
+
+def _both_triangles(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> None:
+    inner.polygrad_launch_op(device, "solve", outs, ins, {"complex": attrs["complex"]})
+
+
+def _upper(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> None:
+    x = array_of(inner, device, ins[0])
+    put_array(inner, device, ins[0], x.swapaxes(1, 2))
+    inner.polygrad_launch_op(device, "eigh", outs, ins, attrs)
+    put_array(inner, device, ins[0], x)
+
+
+def _ascending(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> None:
+    inner.polygrad_launch_op(device, "svd", outs, ins, attrs)
+    values = outs[1 if attrs["vectors"] else 0]
+    put_array(inner, device, values, array_of(inner, device, values)[..., ::-1])
+
+
+for _op, (_, _dtypes) in library_checks.LIBRARY.items():
+    _add(_op, f"{_op} a little off at the end", _off(_op), f"{_op}.{_dtypes[0]}")
+    _add(_op, f"{_op} beyond its result", _overrun(_op), f"{_op}.{_dtypes[-1]}")
+_add("sort", "equal ones turned round", _turned, "sort.int32", "sort.float64")
+_add("scan", "maxima that drop NaN", _dropping, "scan.float32")
+_add("solve", "solved in place of its operand", _in_place, "solve.float64")
+_add("fft", "inverse transforms with the factor 1 / n", _scaled, "fft.float64")
+_add("cholesky", "a factor of what has none", _factor_of_anything, "cholesky.float64")
+_add("triangular_solve", "both triangles read", _both_triangles, "triangular_solve.float32")
+_add("eigh", "the upper triangle read", _upper, "eigh.float64")
+_add("svd", "singular values ascending", _ascending, "svd.float32")

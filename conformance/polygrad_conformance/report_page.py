@@ -166,22 +166,23 @@ def _code(content: str, name: str) -> str:
 
 
 def _excused(reports: Sequence[Report], names: Sequence[str]) -> str:
-    rows: dict[tuple[str, str, str], int] = {}
+    found: dict[tuple[str, str, str], dict[str, int]] = {}  # what lacks is told together, other reasons one by one
     for report, name in zip(reports, names, strict=True):
         for o in report.outcomes:
             if o.status in ("skipped", "unsupported", "xfailed", "not run"):
                 what = {"skipped": "not declared", "xfailed": "expected to fail"}.get(o.status, o.status)
-                key = (name, what, o.reason)
-                rows[key] = rows.get(key, 0) + 1
+                counts = found.setdefault((name, what, "" if o.status == "skipped" else o.reason), {})
+                counts[o.reason] = counts.get(o.reason, 0) + 1
     undeclared = [f"{n}: {word}" for r, n in zip(reports, names, strict=True) for word in r.undeclared]
     note = f"<p>Right in a short try, but not declared: {text(', '.join(undeclared))}</p>" if undeclared else ""
-    if not rows:
+    if not found:
         return (
             f'<section id="excused"><h2>Not tested</h2><p class="good">Nothing: every test applied.</p>{note}</section>'
         )
     body = "".join(
-        f'<tr><td>{text(d)}</td><td>{text(w)}</td><td class="wrap">{text(r)}</td><td class="number">{n}</td></tr>'
-        for (d, w, r), n in rows.items()
+        f'<tr><td>{text(device)}</td><td>{text(what)}</td><td class="wrap">{text(", ".join(counts))}</td>'
+        f'<td class="number">{sum(counts.values())}</td></tr>'
+        for (device, what, _), counts in found.items()
     )
     table = (
         '<table class="list"><thead><tr><th scope="col">device</th><th scope="col">why</th><th scope="col">reason</th>'

@@ -11,6 +11,7 @@ out at the next read or synchronisation. Option ``delay``: the longest pause bef
 generator.
 """
 
+import functools
 import itertools
 import queue
 import random
@@ -244,6 +245,9 @@ class StrictDriver(DriverBase):
     def op_scatter_add(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         self._op(strict_ops.scatter_add, outs, ins, attrs)
 
+    def op_scatter_reduce(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        self._op(strict_ops.scatter_reduce, outs, ins, attrs)
+
     def _op(self, work: Callable[..., None], outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         given, handles = dict(attrs), [r.handle for r in (*outs, *ins)]
         if given.get("status") is not None:
@@ -261,6 +265,19 @@ class StrictDriver(DriverBase):
             self._enqueue(dict.fromkeys(buffers), lambda: oracle.run(kernel, arrays, ints, values))
 
         return launch
+
+
+def _library_op(name: str) -> Callable[..., None]:
+    work = functools.partial(strict_ops.library, name)
+
+    def op(self: StrictDriver, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        self._op(work, outs, ins, attrs)
+
+    return op
+
+
+for _name in strict_ops.LIBRARY:
+    setattr(StrictDriver, f"op_{_name}", _library_op(_name))
 
 
 def typed(block: Array, dtype: str) -> Array:

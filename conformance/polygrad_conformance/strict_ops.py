@@ -3,7 +3,7 @@
 Here: one function an op, of arrays. Not here: when they run (`strict.py`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,3 +54,138 @@ def scatter_add(outs: Sequence[Array], ins: Sequence[Array], attrs: Mapping[str,
     total = np.zeros(out.shape, np.float64 if rows.dtype.kind in "fV" else rows.dtype)
     np.add.at(total, index[~bad], rows[~bad].astype(total.dtype))
     out[...] = total.astype(out.dtype)
+
+
+def scatter_reduce(outs: Sequence[Array], ins: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+    """Take the greatest, the least or the product of the rows that go to one place."""
+    (out,), (index, rows) = outs, ins
+    scatter_add(outs, ins, attrs)  # for its reports
+    good = (index >= -len(out)) & (index < len(out))
+    mode = attrs["mode"]
+    out[...] = identity(mode, out.dtype)
+    {"max": np.maximum, "min": np.minimum, "multiply": np.multiply}[mode].at(out, index[good], rows[good])
+
+
+def identity(mode: str, dtype: "np.dtype[Any]") -> Any:
+    """Return what changes no value under a mode.
+
+    >>> identity("max", np.dtype("int8")), identity("multiply", np.dtype("float32"))
+    (-128, 1)
+    """
+    if mode == "multiply":
+        return 1
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return int(limits.min if mode == "max" else limits.max)
+    return -np.inf if mode == "max" else np.inf
+
+
+# ---- library ops ------------------------------------------------------------------------------------------------
+
+
+def _numbers(x: Array, *, whole: bool) -> Array:
+    wide = x.astype(np.float64)
+    return wide[..., 0] + 1j * wide[..., 1] if whole else wide
+
+
+def _put(outs: Sequence[Array], values: Sequence[Array], *whole: bool) -> None:
+    for out, value, parts in zip(outs, values, whole, strict=True):
+        out[...] = np.stack([np.real(value), np.imag(value)], -1) if parts else value
+
+
+def _scan(x: Array, kind: str) -> Array:
+    ufunc = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[kind]
+    wide = x.astype(np.float64) if x.dtype.kind in "fV" else x
+    return np.asarray(ufunc.accumulate(wide, axis=-1, dtype=wide.dtype))
+
+
+def _recurrence(a: Array, b: Array) -> Array:
+    out, factor = b.astype(np.float64), a.astype(np.float64)
+    for i in range(1, b.shape[-1]):
+        out[..., i] += factor[..., i] * out[..., i - 1]
+    return out
+
+
+def _each(function: Callable[[Array], Array], a: Array) -> Array:
+    """Apply *function* to each matrix of a batch; NaN where it has no result."""
+    results = []
+    for matrix in a.reshape(-1, *a.shape[-2:]):
+        try:
+            results.append(function(matrix))
+        except np.linalg.LinAlgError:
+            results.append(np.full_like(matrix, np.nan))
+    return np.stack(results).reshape(a.shape)
+
+
+def _cofactors(a: Array) -> Array:
+    u, s, vh = np.linalg.svd(a)
+    others = np.stack([np.prod(np.delete(s, k, -1), -1) for k in range(a.shape[-1])], -1)
+    phase = np.linalg.det(u) * np.linalg.det(vh)
+    return np.asarray(phase[..., None, None] * ((u.conj() * others[..., None, :]) @ vh.conj()))
+
+
+def _pinv(a: Array, rtol: Array) -> Array:
+    return np.asarray(np.linalg.pinv(a, rcond=rtol[..., 0]))
+
+
+def library(name: str, outs: Sequence[Array], ins: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+    """Run one of the ops that take batches along their first axes."""
+    c = bool(attrs.get("complex", name in ("fft", "irfft")))
+    x = ins[0]
+    with np.errstate(all="ignore"):
+        if name == "scan":
+            _put(outs, [_scan(x, attrs["kind"])], False)
+        elif name == "recurrence":
+            _put(outs, [_recurrence(*ins)], False)
+        elif name in ("sort", "sort_values"):
+            order = np.argsort(x, axis=-1, kind="stable")
+            _put(outs, [np.take_along_axis(x, order, -1), order][: len(outs)], *[False] * len(outs))
+        elif name == "nonzero":
+            _put(outs, [np.flatnonzero(x)], False)
+        else:
+            _linear(name, outs, _numbers(x, whole=c), ins, attrs, whole=c)
+
+
+def _linear(
+    name: str, outs: Sequence[Array], a: Array, ins: Sequence[Array], attrs: Mapping[str, Any], *, whole: bool
+) -> None:
+    """Run an op of linear algebra, or a transform, on numbers."""
+    more = [_numbers(x, whole=whole) for x in ins[1:]] if name in ("solve", "triangular_solve") else list(ins[1:])
+    if name == "fft":
+        _put(outs, [np.fft.ifft(a, norm="forward") if attrs["inverse"] else np.fft.fft(a)], True)
+    elif name == "rfft":
+        _put(outs, [np.fft.rfft(a)], True)
+    elif name == "irfft":
+        _put(outs, [np.fft.irfft(a, attrs["n"], norm="forward")], False)
+    elif name == "triangular_solve":
+        _put(outs, [np.linalg.solve(np.triu(a) if attrs["upper"] else np.tril(a), more[0])], whole)
+    elif name in ("eigh", "eig", "svd"):
+        _spectra(name, outs, a, attrs, whole=whole)
+    elif name == "qr":
+        _put(outs, np.linalg.qr(a, mode="complete" if attrs["full"] else "reduced"), whole, whole)
+    elif name == "slogdet":
+        _put(outs, np.linalg.slogdet(a), whole, False)
+    else:
+        functions: dict[str, Callable[..., Array]] = {
+            "solve": np.linalg.solve, "det": np.linalg.det, "cofactors": _cofactors, "pinv": _pinv,
+            "cholesky": lambda m: _each(np.linalg.cholesky, m),
+        }  # fmt: skip
+        _put(outs, [functions[name](a, *more)], whole)
+
+
+def _spectra(name: str, outs: Sequence[Array], a: Array, attrs: Mapping[str, Any], *, whole: bool) -> None:
+    vectors = attrs["vectors"]
+    if name == "eigh":
+        _put(outs, np.linalg.eigh(a) if vectors else [np.linalg.eigvalsh(a)], *[False, whole][: len(outs)])
+    elif name == "eig":
+        _put(outs, np.linalg.eig(a) if vectors else [np.linalg.eigvals(a)], *[True, True][: len(outs)])
+    elif vectors:
+        _put(outs, np.linalg.svd(a, full_matrices=attrs["full"]), whole, False, whole)
+    else:
+        _put(outs, [np.linalg.svd(a, compute_uv=False)], False)
+
+
+LIBRARY = (
+    "scan", "recurrence", "sort", "sort_values", "nonzero", "fft", "rfft", "irfft", "solve", "triangular_solve",
+    "cholesky", "det", "slogdet", "cofactors", "pinv", "eigh", "eig", "svd", "qr",
+)  # fmt: skip

@@ -243,3 +243,13 @@ def test_report_writes_files_and_diff_reads_them(reports, tmp_path, capsys):
     assert main(["conformance", "diff", bad, good]) == OK
     assert main(["conformance", "diff", good, good]) == OK
     assert "nothing has changed" in capsys.readouterr().out
+
+
+def test_the_matrix_of_the_documentation_is_the_page_of_its_reports():
+    folder = HERE.parents[1] / "docs" / "conformance"
+    saved = [outcome.from_json(json.loads(p.read_text())) for p in sorted((folder / "reports").glob("*.json"))]
+    assert len(saved) >= 4
+    assert {r.tier for r in saved} == {"complete"}
+    assert (folder / "matrix.html").read_text() == report_page.page(saved), (
+        "docs/conformance/matrix.html is not the page of docs/conformance/reports/*.json; index.md says how to make it"
+    )

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from polygrad.cli import main
+from polygrad.driver import ACCELERATED_OPS
+from polygrad.ops.table import TABLE
 from polygrad_conformance import mutant_page, selftest
 from polygrad_conformance.checks import all_checks
 from polygrad_conformance.mutants import KernelMutant, Mutant
@@ -44,7 +46,7 @@ def test_self_test_is_a_command(monkeypatch, capsys, tmp_path):
 
 def test_mutants_are_many_and_named_once():
     names = [m.name for m in selftest.MUTANTS]
-    assert len(names) == len(set(names)) >= 140
+    assert len(names) == len(set(names)) >= 190
 
 
 def test_killers_are_checks():
@@ -69,6 +71,12 @@ def test_a_mutant_that_breaks_the_test_itself_is_a_fault(monkeypatch):
     monkeypatch.setattr(selftest, "MUTANTS", [crash])
     _, faults = selftest.matrix()
     assert any(f.startswith("L7.order.read_after_many does not find the mutant 'crash': LaunchError") for f in faults)
+
+
+def test_every_library_op_of_the_core_is_an_op_of_the_interface():
+    declared = {op.call for op in TABLE.values() if op.kind == "library"}
+    assert declared - set(ACCELERATED_OPS) == set()
+    assert len(declared) > 10
 
 
 def test_an_accelerated_op_without_a_test_is_a_fault(monkeypatch):

@@ -4,7 +4,7 @@ Here: `Array`, the functions of the table on arrays, creation, gradients, transf
 Not here: how anything is computed.
 """
 
-from polygrad.array import operators  # gives Array its operators
+from polygrad.array import mutation, operators  # give Array its operators, keys and views
 from polygrad.array.object import Array
 
-__all__ = ["Array", "operators"]
+__all__ = ["Array", "mutation", "operators"]

@@ -21,13 +21,11 @@ from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node, like_parts, newest, parts, watches
 from polygrad.runtime.structure import active_mask
 
-
 Side = Callable[[list[Array | None]], Sequence[Any]]
 
 
 def _call(outputs: list[Array], inputs: Sequence[Node], pull: Side, push: Side | None = None) -> list[Array]:
     """Return *outputs* as results of one call whose derivative by *inputs* is *pull*, and forward *push*."""
-
     values = [o._node for o in outputs]
 
     def of_nodes(side: Side, before: Sequence[Node], after: Sequence[Node]) -> Callable[..., list[Node | None]]:
@@ -62,7 +60,9 @@ def _split(found: Sequence[Node | None], like: Sequence[Node]) -> list[Node | No
     """Return nodes, one for each of *like*, as the parts that those have."""
     out: list[Node | None] = []
     for g, n in zip(found, like, strict=True):
-        out += [None] * len(parts(n)) if g is None else parts(F.astype(g, n.aval.dtype) if type(g) is not type(n) else g)
+        out += (
+            [None] * len(parts(n)) if g is None else parts(F.astype(g, n.aval.dtype) if type(g) is not type(n) else g)
+        )
     return out
 
 
@@ -228,9 +228,9 @@ class custom_jvp:  # noqa: N801  used as a decorator, like a function
         return rule
 
     def defjvps(self, *rules: Callable[..., Any] | None) -> None:
-        """Give the derivative as one rule for each argument, ``(tangent, value, *arguments) -> tangent``; None for zero.
+        """Give the derivative as one rule for each argument, ``(tangent, value, *arguments) -> tangent``.
 
-        The tangents are added up.
+        None stands for zero; the tangents are added up.
         """
 
         def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -249,7 +249,7 @@ class custom_jvp:  # noqa: N801  used as a decorator, like a function
         with no_grad():
             outputs, rebuild = flatten(self._f(*args))
 
-        def push(tangents: list[Array | None]) -> Sequence[Any]:
+        def push(tangents: list[Array | None]) -> list[Array]:
             full = [zeros_like(x) for x in leaves]
             for k, t in zip(moving, tangents, strict=True):
                 full[k] = full[k] if t is None else t

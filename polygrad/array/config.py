@@ -93,7 +93,7 @@ def default_complex(name: str) -> dtypes.DType:
 
 
 def held(name: str) -> frozenset[str]:
-    """Return the names of the dtypes that a device's arrays may have: complex ones where it has those of their parts."""
+    """Return the names of the dtypes of a device's arrays: complex ones where it has those of their parts."""
     have = state(name).info.dtypes
     return have | {d.name for d in dtypes.COMPLEX if dtypes.part(d).name in have}
 

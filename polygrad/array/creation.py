@@ -121,7 +121,7 @@ def _adopt(obj: Any, wanted: dtypes.DType | None, name: str) -> Array:
         raise ValueError("cannot make an array of a list without a copy: leave copy=False out")
     array = interchange.as_numpy(obj)
     if array.dtype in dtypes.COMPLEX:
-        raise ValueError(f"cannot make an array of {array.dtype} without a copy: its two parts are kept apart in memory")
+        raise ValueError(f"cannot make an array of {array.dtype} without a copy: its parts are kept apart in memory")
     if wanted is not None and array.dtype != wanted:
         raise ValueError(f"cannot make {wanted.name} of {array.dtype} without a copy")
     node = interchange.adopt_numpy(array, name)

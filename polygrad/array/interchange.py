@@ -14,6 +14,7 @@ from polygrad.errors import DTypeError, ShapeError
 from polygrad.graph.node import Node, Pair, apply, convert_scalar, parts
 from polygrad.ops.elementwise import astype
 from polygrad.runtime import sharing, transfer
+from polygrad.runtime.realize import realize
 from polygrad.runtime.devices import state, states
 
 
@@ -59,6 +60,13 @@ def as_bytes(array: Any) -> memoryview:
     return flat.view(np.uint8).data if flat.size else memoryview(b"")
 
 
+def from_bytes(data: memoryview, shape: tuple[int, ...], dtype: dtypes.DType, device: str) -> Node:
+    """Return a copy on a device of elements that lie in C order in *data*."""
+    if dtype in dtypes.COMPLEX:
+        return from_numpy(np.frombuffer(data, dtype).reshape(shape), device, None)
+    return transfer.upload(device, shape, dtype, data)
+
+
 def adopt_numpy(array: Any, device: str) -> Node | None:
     """Return a node on the memory of a NumPy array without a copy; None if the device or the layout do not allow it."""
     dtype = dtypes.as_dtype(array.dtype)
@@ -71,7 +79,7 @@ def to_numpy(node: Node) -> Any:
     """Return the value as a new NumPy array; the parts of a complex one are put together here."""
     out = np.empty(node.aval.shape, node.aval.dtype)
     if type(node) is Pair:
-        transfer.realize(parts(node))
+        realize(parts(node))
         out.real, out.imag = (to_numpy(p) for p in parts(node))
         return out
     transfer.download(node, out.reshape(-1).view(np.uint8).data if out.size else memoryview(bytearray()))

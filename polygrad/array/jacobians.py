@@ -78,8 +78,8 @@ def jacobian(
                 for x in watched:
                     if dtypes.KINDS[x.dtype] != "float":
                         raise GradError(
-                            f"cannot take the Jacobian by {x.dtype.name} inputs: they must have a float dtype; make the "
-                            "complex number of two real ones inside of the function"
+                            f"cannot take the Jacobian by {x.dtype.name} inputs: they must have a float dtype; make "
+                            "the complex number of two real ones inside of the function"
                         )
                 table = blocks([o._node for o in outputs], [x._node for x in watched], bit)
         finally:

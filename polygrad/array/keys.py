@@ -19,7 +19,6 @@ from polygrad.graph.functions import F
 from polygrad.graph.node import Node
 from polygrad.ops.indexing import Place, place_of
 
-
 _places: dict[Any, Place] = {}
 PLACES_LIMIT = 100_000
 

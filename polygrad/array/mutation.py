@@ -10,13 +10,13 @@ from typing import Any
 
 from polygrad import dtypes, shapes
 from polygrad.array.creation import asarray
-from polygrad.array.keys import entries_of_key, place_in, single_mask
+from polygrad.array.keys import basic_place, entries_of_key, place_in, single_mask
 from polygrad.array.object import Array
 from polygrad.array.operators import operand
-from polygrad.array.views import Step, may_write, stored, view_of, write, write_root
+from polygrad.array.views import Move, may_write, stored, view_of, write, write_root
 from polygrad.errors import DTypeError, ShapeError
 from polygrad.graph.functions import F
-from polygrad.graph.node import RECORDING, Node
+from polygrad.graph.node import RECORDING, Node, aval
 from polygrad.ops.indexing import Place, read
 from polygrad.ops.layout import reshape_, slice_
 from polygrad.ops.placing import wide_value
@@ -24,6 +24,9 @@ from polygrad.ops.placing import wide_value
 
 def taken(source: Array, key: Any) -> Array:
     """Return ``source[key]``: a view if the key is made of ints, slices, Ellipsis and None, else a copy."""
+    basic = basic_place(key, source._node.aval.shape)
+    if basic is not None:
+        return view_of(source, _read, basic)
     entries = entries_of_key(key, source.device)
     node, place = place_in(entries, source._node, source.device)
     if node is not source._node or place.arrays:
@@ -52,24 +55,29 @@ def assign(target: Array, key: Any, value: Any) -> None:
     may_write(target)
     node = target._node
     put = value_for(target, value)
-    entries = entries_of_key(key, target.device)
-    mask = single_mask(entries)
-    if mask is not None and put.aval.size == 1 and mask.aval.shape == node.aval.shape[: mask.ndim]:
-        wide = F.reshape_(mask, (*mask.aval.shape, *(1,) * (node.ndim - mask.ndim)))
-        write(target, F.where(wide, F.reshape_(put, ()), node))  # needs no count of what is true
-        return
-    whole, place = place_in(entries, node, target.device)
-    if whole is not node or place.arrays:
-        write(target, F.reshape(F.update_(whole, put, "set", place), node.aval.shape))
+    place = basic_place(key, node.aval.shape)
+    if place is None:
+        _assign_at_arrays(target, put, entries_of_key(key, target.device))
         return
     wide = wide_value(F, put, place.shape)
     if not shapes.size(place.shape):
         return
     link = target._link
     root, steps = link[:2] if type(link) is tuple else (target, ())
-    steps = (*steps, Step(slice_, (place.starts, place.steps, place.sizes), node.aval.shape))
-    steps = (*steps, Step(reshape_, (place.shape,), place.sizes))
+    block = Move(slice_, (place.starts, place.steps, place.sizes))
+    steps = (*steps, (block, node.aval), (Move(reshape_, (place.shape,)), aval(place.sizes, node.aval.dtype)))
     write_root(root, stored(root._node, steps, wide))
+
+
+def _assign_at_arrays(target: Array, put: Node, entries: list[Any]) -> None:
+    node = target._node
+    mask = single_mask(entries)
+    if mask is not None and put.aval.size == 1 and mask.aval.shape == node.aval.shape[: mask.ndim]:
+        wide = F.reshape_(mask, (*mask.aval.shape, *(1,) * (node.ndim - mask.ndim)))
+        write(target, F.where(wide, F.reshape_(put, ()), node))  # needs no count of what is true
+        return
+    whole, place = place_in(entries, node, target.device)
+    write(target, F.reshape(F.update_(whole, put, "set", place), node.aval.shape))
 
 
 LONGEST = 32  # writes in a row that wait to be done
@@ -137,3 +145,32 @@ def replace(target: Array, result: Node, verb: str) -> None:
             )
         result = F.astype(result, wanted)
     write(target, result)
+
+
+def _transposed(self: Array) -> Array:
+    """The transpose of a matrix, as a view."""
+    if self.ndim != 2:  # noqa: PLR2004  a matrix has two axes
+        raise ShapeError(f"cannot transpose shape {list(self.shape)} by .T: it takes two axes; use .mT or permute_dims")
+    return view_of(self, F.permute_, (1, 0))
+
+
+def _matrix_transposed(self: Array) -> Array:
+    """The transpose of the last two axes, as a view."""
+    if self.ndim < 2:  # noqa: PLR2004  a matrix has two axes
+        raise ShapeError(f"cannot transpose shape {list(self.shape)} by .mT: it takes at least two axes")
+    return view_of(self, F.swap_last)
+
+
+def _set(self: Array, key: Any, value: Any) -> None:
+    assign(self, key, value)
+    bounded(self)  # when nothing refers to the old value any more
+
+
+def _install() -> None:
+    for name, member in {
+        "T": property(_transposed), "mT": property(_matrix_transposed), "__getitem__": taken, "__setitem__": _set,
+    }.items():  # fmt: skip
+        setattr(Array, name, member)
+
+
+_install()

@@ -179,7 +179,7 @@ class Array:
 
     def _real_number(self, what: str) -> Any:
         if dtypes.KINDS[self.dtype] == "complex":
-            raise TypeError(f"{what}() takes a real array, this one is {self.dtype.name}; use complex() or pg.real(...)")
+            raise TypeError(f"{what}() takes a real array, this one has {self.dtype.name}; use complex() or pg.real")
         return self._zero_d(what)
 
     def __float__(self) -> float:

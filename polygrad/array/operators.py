@@ -13,7 +13,7 @@ from polygrad.array import interchange
 from polygrad.array.config import get_device
 from polygrad.array.object import Array
 from polygrad.graph.functions import OPERATORS, ORDERINGS, F
-from polygrad.graph.node import Node, apply, lift
+from polygrad.graph.node import Node, apply, lift, place
 from polygrad.ops.table import TABLE, Op
 
 
@@ -87,15 +87,22 @@ def _through(name: str) -> tuple[Callable[[Array, Any], Any], Callable[[Array, A
 
     def forward(self: Array, other: Any) -> Any:
         b = as_node(other, self.device)
-        return Array(function(self._node, b)) if isinstance(b, (Node, bool, int, float, complex)) else NotImplemented
+        if not isinstance(b, (Node, bool, int, float, complex)):
+            return NotImplemented
+        return Array(_placed(function(self._node, b), self))
 
     def reflected(self: Array, other: Any) -> Any:
         b = as_node(other, self.device)
         if isinstance(b, (bool, int, float, complex)):
             b = lift(b, self._node)
-        return Array(function(b, self._node)) if isinstance(b, Node) else NotImplemented
+        return Array(_placed(function(b, self._node), self)) if isinstance(b, Node) else NotImplemented
 
     return forward, reflected
+
+
+def _placed(node: Node, like: Array) -> Node:
+    """Return a result that may be made of host scalars alone (x ** 0) as one on the array's device."""
+    return node if node.device is not None else place(node, like.device)
 
 
 def _install() -> None:

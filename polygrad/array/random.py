@@ -14,11 +14,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from polygrad import dtypes
-from polygrad.array.config import default_float, default_int, resolve
+from polygrad.array.config import default_float, default_int, held, resolve
 from polygrad.array.functions import wrap
 from polygrad.array.object import Array
 from polygrad.array.operators import as_node
 from polygrad.autograd import folded_key
+from polygrad.errors import DTypeError
 from polygrad.graph.functions import F
 from polygrad.ops.batching import folded
 from polygrad.ops.randomness import words_for
@@ -161,8 +162,13 @@ def exponential(shape: Any = (), scale: Any = 1.0, *, dtype: Any = None, device:
 
 
 def randint(low: int, high: int, shape: Any = (), *, dtype: Any = None, device: Any = None) -> Array:
-    """Return integers in [low, high)."""
+    """Return integers in [low, high); the device needs uint64, in which they are made whatever their own dtype."""
     name = resolve(device)
+    if "uint64" not in held(name):
+        raise DTypeError(
+            f"cannot draw integers on {name}: it has no uint64, in which they are made; draw them on another device "
+            f"and move them with .to_device({name!r})"
+        )
     wanted = default_int(name) if dtype is None else dtypes.as_dtype(dtype)
     return _draw("randint", shape, wanted, name, low, high, dtype=wanted)
 
@@ -179,7 +185,7 @@ def bits(shape: Any = (), *, device: Any = None) -> Array:
 
 
 def permutation(n: int, *, device: Any = None) -> Array:
-    """Return 0 .. n - 1 in random order, as int64.
+    """Return 0 .. n - 1 in random order, in the device's default integer dtype.
 
     The order is that of the process's stream, computed on the host: a shuffled list of indices is small and is asked
     for rarely.
@@ -188,4 +194,4 @@ def permutation(n: int, *, device: Any = None) -> Array:
 
     words: Sequence[int] = bits((2 * n,), device=device).tolist() if n else []
     keys = [(words[2 * k] << 32 | words[2 * k + 1], k) for k in range(n)]
-    return asarray([k for _, k in sorted(keys)], dtype=dtypes.int64, device=device)
+    return asarray([k for _, k in sorted(keys)], dtype=default_int(resolve(device)), device=device)

@@ -5,6 +5,7 @@ Not here: writing to parts of an array (`mutation.py`), when it is allowed (the 
 """
 
 from polygrad.array.object import Array
+from polygrad.array.views import write
 from polygrad.errors import GradError, ShapeError
 from polygrad.graph.functions import F
 
@@ -12,7 +13,8 @@ from polygrad.graph.functions import F
 def rebind(target: Array, value: Array) -> Array:
     """Make *target* stand for *value*, cast to its dtype; return it. Graphs recorded before keep the old value.
 
-    A leaf that needs gradients stays one; *value* becomes a constant. *target* may so come to another device.
+    A leaf that needs gradients stays one; *value* becomes a constant. Views of *target* show it, and so does what
+    *target* is a view of. *target* may so come to another device.
 
     Raises
     ------
@@ -35,9 +37,12 @@ def rebind(target: Array, value: Array) -> Array:
         )
     node = value.detach()._node if value.dtype is target.dtype else F.astype(value.detach()._node, target.dtype)
     if not target.requires_grad:
-        target._node = node
+        write(target, node)
     elif target.is_leaf:
-        target._become_leaf(node)
+        if target._link is None:
+            target._become_leaf(node)
+        else:
+            write(target, node)
     else:
         raise GradError(
             "cannot assign to an array that was computed from others that need gradients: assign to a leaf, or "

@@ -93,9 +93,7 @@ def value_and_grad(
     return wrapped
 
 
-def watch_arguments(
-    args: Sequence[Any], numbers: Sequence[int], bit: int
-) -> tuple[list[Any], list[Array], list[Any]]:
+def watch_arguments(args: Sequence[Any], numbers: Sequence[int], bit: int) -> tuple[list[Any], list[Array], list[Any]]:
     """Return arguments with those of *numbers* watched by the recording *bit*.
 
     Also their arrays, and for each argument how many arrays it has and what rebuilds it from others.
@@ -203,8 +201,8 @@ class _Open:
 def linearize(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """Return *f*'s value at *primals*, and its derivative there: a linear function of tangents, one for each primal.
 
-    *f* is called once; the derivative can be called as often as you like. With *has_aux*, *f* returns (value, anything),
-    and the anything comes third.
+    *f* is called once; the derivative can be called as often as you like. With *has_aux*, *f* returns (value,
+    anything), and the anything comes third.
 
     Raises
     ------

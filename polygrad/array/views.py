@@ -20,20 +20,21 @@ from polygrad import shapes
 from polygrad.array.object import Array
 from polygrad.errors import GradError, ShapeError
 from polygrad.graph.functions import F
-from polygrad.graph.node import RECORDING, Node, watches
+from polygrad.graph.node import RECORDING, Aval, Node, Spec, watches
 from polygrad.ops.table import Op
 from polygrad.runtime.structure import active_mask
 from polygrad.schedule.views import moved
 
 
-class Step(NamedTuple):
-    """One movement op on the way from a root to a view."""
+class Move(NamedTuple):
+    """What an op does, as a Spec says it."""
 
     op: Op
     attrs: tuple[Any, ...]
-    shape: shapes.Shape  # before it
 
 
+# One movement op on the way from a root to a view, and the Aval before it.
+Step = tuple[Spec | Move, Aval]
 Steps = tuple[Step, ...]
 MOVES = frozenset({"reshape", "permute", "slice", "expand"})
 
@@ -71,8 +72,8 @@ def _caught_up(view: Array) -> Node:
 
 def cut_from(node: Node, steps: Steps) -> Node:
     """Return a node moved by steps."""
-    for step in steps:
-        node = getattr(F, step.op.name)(node, *step.attrs)
+    for spec, _ in steps:
+        node = getattr(F, spec.op.name)(node, *spec.attrs)
     return node
 
 
@@ -102,15 +103,21 @@ def _unobserved() -> Iterator[None]:
 
 def shown(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function of the namespace whose results, one or several, show elements of its operands."""
+    if RECORDING.observer is None:
+        return _shown(function, args, kwargs)
+    with _unobserved():
+        return _shown(function, args, kwargs)
+
+
+def _shown(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     operands = [a for a in args if isinstance(a, Array)]
     nodes = [a._node for a in operands]
-    with _unobserved():
-        out = function(*args, **kwargs)
-        results = [out] if isinstance(out, Array) else out
-        if len(operands) == 1:
-            operands, nodes = operands * len(results), nodes * len(results)
-        for result, source, node in zip(results, operands, nodes, strict=True):
-            attached(result, source, node)
+    out = function(*args, **kwargs)
+    results = [out] if isinstance(out, Array) else out
+    if len(operands) == 1:
+        operands, nodes = operands * len(results), nodes * len(results)
+    for result, source, node in zip(results, operands, nodes, strict=True):
+        attached(result, source, node)
     return out
 
 
@@ -131,6 +138,8 @@ def reshaped(
             f"cannot reshape this view of shape {list(source.shape)} to {list(new)} without a copy: its elements do "
             "not lie one after the other; leave copy=False out"
         )
+    if viewable and not kwargs:
+        return view_of(source, F.reshape, new)
     if viewable:
         return shown(function, (source, new), kwargs)  # type: ignore[no-any-return]
     return function(source, new, copy=True, **kwargs)  # type: ignore[no-any-return]
@@ -147,7 +156,7 @@ def attached(view: Array, source: Array, node: Node) -> Array:
         if spec.op.kind not in MOVES or not out.parents:
             return view
         out = out.parents[0]
-        steps = (Step(spec.op, spec.attrs, out.aval.shape), *steps)
+        steps = ((spec, out.aval), *steps)
     link = source._link
     if type(link) is tuple:
         source, before, _ = link
@@ -168,14 +177,14 @@ def _nests(source: Array, new: shapes.Shape) -> bool:
     root, steps, _ = link
     shape, strides = root.shape, shapes.strides(root.shape)
     for step in steps:
-        after = _after(step)
-        if step.op.kind == "reshape":
+        after, kind = _after(step), step[0].op.kind
+        if kind == "reshape":
             found = restrided(shape, strides, after)
             if found is None:
                 return False
             shape, strides = after, found
         else:
-            at = moved(step.op.kind, step.attrs, after, shape, strides)
+            at = moved(kind, step[0].attrs, after, shape, strides)
             assert at is not None  # noqa: S101  every other movement has strides
             shape, strides = at[0], at[1]
     return restrided(shape, strides, new) is not None
@@ -214,9 +223,10 @@ def restrided(shape: shapes.Shape, strides: shapes.Shape, new: shapes.Shape) -> 
 
 def _after(step: Step) -> shapes.Shape:
     """Return the shape after a step."""
-    if step.op.kind == "permute":
-        return tuple(step.shape[k] for k in step.attrs[0])
-    return step.attrs[2] if step.op.kind == "slice" else step.attrs[0]  # type: ignore[no-any-return]
+    spec, before = step
+    if spec.op.kind == "permute":
+        return tuple(before.shape[k] for k in spec.attrs[0])
+    return spec.attrs[2] if spec.op.kind == "slice" else spec.attrs[0]  # type: ignore[no-any-return]
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -236,11 +246,11 @@ def may_write(target: Array) -> None:
     root = target
     if type(link) is tuple:
         root = link[0]
-        for step in link[1]:
-            if step.op.kind == "expand" and shapes.size(step.attrs[0]) != shapes.size(step.shape):
+        for spec, before in link[1]:
+            if spec.op.kind == "expand" and shapes.size(spec.attrs[0]) != before.size:
                 raise ShapeError(
                     f"cannot write into a view of shape {list(target.shape)} that was broadcast from "
-                    f"{list(step.shape)}: several of its elements are one; copy it first, with .astype(x.dtype)"
+                    f"{list(before.shape)}: several of its elements are one; copy it first, with .astype(x.dtype)"
                 )
     if RECORDING.enabled and (is_watched_leaf(target) or is_watched_leaf(root)):
         raise GradError("cannot write into a leaf that needs gradients: do it in pg.no_grad(), or on a copy")
@@ -309,7 +319,7 @@ def _placed(value: Node, like: Array) -> Node:
     return value
 
 
-# ---- the way back ------------------------------------------------------------------------------------------------------
+# ---- the way back ---------------------------------------------------------------------------------------------------
 
 
 class _Level:
@@ -326,7 +336,7 @@ class _Level:
 
     def take(self, step: Step) -> bool:
         """Follow one step further; return whether that is possible."""
-        kind, attrs = step.op.kind, step.attrs
+        kind, attrs = step[0].op.kind, step[0].attrs
         if kind == "permute":
             self.axes = [self.axes[k] for k in attrs[0]]
         elif kind == "slice":

@@ -22,8 +22,8 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
     """Return *f* mapped over an axis of its arguments: written for one example, run for all of them at once.
 
     *f* is called once, with arrays that stand for one example each; what it records is then read again with a batch
-    axis in front. So Python control flow on shapes works, and looking at a value does not. Transforms nest in any order:
-    ``vmap(grad(loss))`` gives a gradient for each example.
+    axis in front. So Python control flow on shapes works, and looking at a value does not. Transforms nest in any
+    order: ``vmap(grad(loss))`` gives a gradient for each example.
 
     Random numbers differ between examples: example i draws what it would draw alone under the key
     ``pg.random.fold_in(key, i)``.
@@ -94,8 +94,8 @@ def _axes(args: Sequence[Any], kwargs: dict[str, Any], in_axes: Any) -> list[int
         found = spread(entry, arg, f"in_axes[{k}]")
         if entry is not None and not found:
             raise GradError(
-                f"cannot map over argument {k}: {arg!r} holds no arrays; convert it with pg.asarray(...), or say None in "
-                "in_axes"
+                f"cannot map over argument {k}: {arg!r} holds no arrays; convert it with pg.asarray(...), or say None "
+                "in in_axes"
             )
         out += found
     return out + [0] * len(leaves_of(kwargs))

@@ -3,9 +3,9 @@
 Here: `Batch`, which makes placeholders and lifts nodes that were computed from them.
 Not here: the rules (`ops/batching.py`), trees, axes and arrays (`array/vmapping.py`), any value.
 
-A lifted node has a batch axis in front. What was not computed from a placeholder is the same for all examples, and stays
-as it is. A node's mask says which recordings watch it; the lifted one is watched by no others, so that what is constant
-for one example (stop_gradient) is so for all.
+A lifted node has a batch axis in front. What was not computed from a placeholder is the same for all examples, and
+stays as it is. A node's mask says which recordings watch it; the lifted one is watched by no others, so that what is
+constant for one example (stop_gradient) is so for all.
 """
 
 import contextlib
@@ -96,6 +96,7 @@ class Batch:
         return sorted(seen, key=lambda n: n.number)
 
     def _read(self, node: Node, lifted: tuple[bool, ...], operands: tuple[Node, ...]) -> Node:
+        out: Node
         if not self.size:
             out = F.expand_(F.constant(0, node.dtype), (0, *node.shape))
         elif isinstance(node.leaf, Call):
@@ -110,13 +111,13 @@ class Batch:
         return out
 
     def _by_rule(self, node: Node, lifted: tuple[bool, ...], operands: tuple[Node, ...]) -> Node:
-        op, attrs = node.spec.op, node.spec.attrs or ()
+        op = node.spec.op
         rule = rule_of(op)
         if rule is None:
             raise GradError(f"pg.vmap cannot map {op.name.rstrip('_')}: its op declares no batching rule")
         if op.kind == "library" and node.value in self._results:
-            return F.sibling(self._results[node.value], attrs[0])  # type: ignore[no-any-return]
-        out: Node = rule(F, self.size, node, lifted, operands, *attrs)
+            return F.sibling(self._results[node.value], node.spec.attrs[0])  # type: ignore[no-any-return]
+        out: Node = rule(F, self.size, node, lifted, operands, *(node.spec.attrs or ()))
         if op.kind == "library":
             self._results[node.value] = out
         return out

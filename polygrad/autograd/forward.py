@@ -46,7 +46,6 @@ def _push(tangents: dict[Node, Node], outputs: list[Node], mask: int) -> None:
                 tangent = written[call][node.spec.attrs[0]]
             if tangent is not None:
                 tangents[node] = tangent
-    return [tangents.get(n) for n in outputs]
 
 
 def _between(outputs: list[Node], mask: int) -> list[Node]:

@@ -7,9 +7,11 @@ Not here: the rule of any op, any value, any device; whose `.grad` receives what
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from polygrad.autograd.selection import Chosen, Gradient, carries, select, settled
 from polygrad.errors import GradError
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node, Pair, parts, watches
+from polygrad.ops.table import Rule
 
 
 class Call:
@@ -47,7 +49,9 @@ def gradient_of(found: Mapping[Node, Node], node: Node) -> Node | None:
     re, im = (found.get(p) for p in node.parents)
     if re is None and im is None:
         return None
-    out: Node = F.pair_(*[F.zeros_like(F.cut(p)) if g is None else g for p, g in zip(node.parents, (re, im), strict=True)])
+    out: Node = F.pair_(
+        *[F.zeros_like(F.cut(p)) if g is None else g for p, g in zip(node.parents, (re, im), strict=True)]
+    )
     out.device = out.device or node.device
     return out
 
@@ -101,13 +105,10 @@ def _sweep(
     inspector: Inspector | None,
     ends: Collection[Node],
 ) -> tuple[dict[Node, Node], list[Node]]:
-    arrived: dict[Node, Node] = {}
+    arrived: dict[Node, Gradient] = {}
     for node, cotangent in seeds:
-        if type(node) is Pair:
-            for part, found in zip(node.parents, cotangent.parents, strict=True):
-                _add(arrived, part, found)
-        else:
-            _add(arrived, node, cotangent)
+        for part, found in zip(parts(node), parts(cotangent), strict=True):
+            _add(arrived, part, found)
     order = _watched(list(arrived), mask, ends)
     leaves: dict[Node, Node] = {}
     passed: list[Node] = []
@@ -115,34 +116,37 @@ def _sweep(
     for node in order:
         if calls:
             _finish_calls(calls, node, mask, arrived)
-        gradient = arrived.pop(node, None)
-        if gradient is None:
+        incoming = arrived.pop(node, None)
+        if incoming is None:
             continue
+        goes_on = node not in ends and not isinstance(node.leaf, Call) and any(p.mask & mask for p in node.parents)
+        gradient = incoming if goes_on and carries(node) else settled(incoming)
         if gradient.device is None:  # made of host scalars alone, or of no elements
             gradient.device = node.device
         if observer is not None:
-            observer(node, gradient)
-        if node in ends:
-            leaves[node] = gradient
-        elif isinstance(node.leaf, Call):
-            passed.append(node)
-            call, index = node.leaf, node.spec.attrs[0]
-            calls.setdefault(call, [None] * call.count)[index] = gradient
-        elif any(p.mask & mask for p in node.parents):
+            observer(node, settled(gradient))
+        if goes_on:
             passed.append(node)
             _propagate(node, gradient, mask, arrived, inspector)
-        elif node.spent:
-            raise _spent(node)
+        elif isinstance(node.leaf, Call) and node not in ends:
+            passed.append(node)
+            calls.setdefault(node.leaf, [None] * node.leaf.count)[node.spec.attrs[0]] = settled(gradient)
         else:
-            leaves[node] = gradient
+            _arrive(node, settled(gradient), leaves, ends)
     if calls:
         _finish_calls(calls, None, mask, arrived)
         # What the last calls handed to leaves was not yet visited: leaves come before every call in number.
         for node in order:
             if node in arrived:
-                leaves[node] = arrived.pop(node)
+                leaves[node] = settled(arrived.pop(node))
                 leaves[node].device = leaves[node].device or node.device
     return leaves, passed
+
+
+def _arrive(node: Node, gradient: Node, leaves: dict[Node, Node], ends: Collection[Node]) -> None:
+    if node.spent and node not in ends:
+        raise _spent(node)
+    leaves[node] = gradient
 
 
 def _watched(outputs: list[Node], mask: int, ends: Collection[Node]) -> list[Node]:
@@ -169,29 +173,40 @@ def _spent(node: Node) -> GradError:
     )
 
 
-def _propagate(node: Node, gradient: Node, mask: int, arrived: dict[Node, Node], inspector: Inspector | None) -> None:
-    op, parents = node.spec.op, node.parents
-    rules = op.vjp or ()
-    attrs = node.spec.attrs or ()
-    for k, p in enumerate(parents):
+def _propagate(
+    node: Node, gradient: Gradient, mask: int, arrived: dict[Node, Gradient], inspector: Inspector | None
+) -> None:
+    rules = node.spec.op.vjp or ()
+    for k, p in enumerate(node.parents):
         rule = rules[k] if k < len(rules) else None
         if rule is None or not p.mask & mask:
             continue
-        part = rule(F, gradient, node, *parents, *attrs)
+        part = _part(node, gradient, k, rule)
         if part.aval is not p.aval and part.aval.shape != p.aval.shape:
-            part = F.sum_to(part, p.aval.shape)
+            part = F.sum_to(settled(part), p.aval.shape)
         if inspector is not None:
-            inspector(node, part)
+            inspector(node, settled(part))
         _add(arrived, p, part)
 
 
-def _add(arrived: dict[Node, Node], node: Node, part: Node) -> None:
+def _part(node: Node, gradient: Gradient, k: int, rule: Rule) -> Gradient:
+    """Return what *node* gives operand *k* of a gradient that has arrived, in the node's own shape."""
+    parents, attrs = node.parents, node.spec.attrs or ()
+    chosen = gradient if type(gradient) is Chosen else None
+    if node.spec.op.name == "where":
+        return select(gradient, parents[0], k == 1)
+    if chosen is None:
+        return rule(F, gradient, node, *parents, *attrs)  # type: ignore[no-any-return]
+    return chosen.through(node, rule(F, chosen.gradient, node, *parents, *attrs), rule)
+
+
+def _add(arrived: dict[Node, Gradient], node: Node, part: Gradient) -> None:
     have = arrived.get(node)
-    arrived[node] = part if have is None else F.add(have, part)
+    arrived[node] = part if have is None else F.add(settled(have), settled(part))
 
 
 def _finish_calls(
-    calls: dict[Call, list[Node | None]], following: Node | None, mask: int, arrived: dict[Node, Node]
+    calls: dict[Call, list[Node | None]], following: Node | None, mask: int, arrived: dict[Node, Gradient]
 ) -> None:
     """Run the calls all of whose outputs have been visited: their nodes were made one after the other."""
     for call in [c for c in calls if following is None or following.leaf is not c]:

@@ -77,6 +77,8 @@ def _elementwise(op: Op) -> Callable[..., Node]:
                 args = operands_as_nodes(op, args)
                 break
         if len(args) != arity:
+            if op.name == "where" and len(args) == 1:
+                return F.nonzero(*args)  # what NumPy and PyTorch do with a condition alone
             raise TypeError(f"{op.name} takes {arity} operands, got {len(args)}")
         return apply(op, args)
 

@@ -178,16 +178,17 @@ class Pair(Node):
         self.depth = max(re.depth, im.depth)
         self.storage = None
 
-    @property  # type: ignore[override]
+    @property
     def device(self) -> str | None:
         """The device of the parts."""
         return self.parents[0].device
 
     @device.setter
-    def device(self, name: str) -> None:
-        self.parents = tuple([place(p, name) for p in self.parents])
+    def device(self, name: str | None) -> None:
+        if name is not None:
+            self.parents = tuple([place(p, name) for p in self.parents])
 
-    @property  # type: ignore[override]
+    @property
     def mask(self) -> int:
         """The recordings that either part depends on; a bit that is set or cleared is so in both."""
         return self.parents[0].mask | self.parents[1].mask
@@ -198,13 +199,13 @@ class Pair(Node):
         for p in self.parents:
             p.mask = p.mask & ~(have & ~wanted) | (wanted & ~have)
 
-    @property  # type: ignore[override]
+    @property
     def value(self) -> complex | None:
         """The Python number, if both parts are host scalars."""
         re, im = self.parents
         return complex(re.value, im.value) if re.spec.op.kind == im.spec.op.kind == "scalar" else None
 
-    @property  # type: ignore[override]
+    @property
     def trace(self) -> Any:
         """Where the parts were made, if that was asked for."""
         return self.parents[0].trace
@@ -214,7 +215,7 @@ class Pair(Node):
         for p in self.parents:
             p.trace = site
 
-    @property  # type: ignore[override]
+    @property
     def leaf(self) -> None:
         """None: the parts are the leaves of a recording; their owner is told which part each is."""
 
@@ -346,9 +347,8 @@ def apply(op: Op, operands: tuple[Node, ...], attrs: Any = None) -> Node:
     else:
         spec = _memo.get((op, attrs, *[p.aval for p in operands]))
     if spec is None:
-        for p in operands:
-            if type(p) is Pair:  # never in the memo
-                return _on_pairs[0](op, operands, attrs)
+        if any(type(p) is Pair for p in operands):  # never in the memo
+            return _on_pairs[0](op, operands, attrs)
         spec = spec_of(op, attrs, operands)
     if spec.casts is not None:
         operands = tuple([p if c is None else cast(p, c) for p, c in zip(operands, spec.casts, strict=True)])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from polygrad import dtypes
+from polygrad.array import interchange
 from polygrad.array.config import resolve
 from polygrad.array.evaluation import realize
 from polygrad.array.object import Array
@@ -28,6 +29,7 @@ _NAMES = {
     **{f"int{n}": f"I{n}" for n in (8, 16, 32, 64)},
     **{f"uint{n}": f"U{n}" for n in (8, 16, 32, 64)},
     **{f"float{n}": f"F{n}" for n in (16, 32, 64)},
+    "complex64": "C64",
 }
 _DTYPES = {code: dtypes.BY_NAME[name] for name, code in _NAMES.items()}
 _LENGTH_BYTES = 8  # the header's length, little-endian, before the header
@@ -59,6 +61,8 @@ def save_safetensors(
     ------
     StateError
         If the package is missing, or a name or metadata value is not text.
+    DTypeError
+        If an array has a dtype that such files cannot hold: complex128.
     OSError
         If the file cannot be written; one that was there before is unharmed.
 
@@ -79,8 +83,10 @@ def save_safetensors(
     realize(list(arrays.values()))
     held, entries = [], {}
     for name, array in arrays.items():
+        if array.dtype.name not in _NAMES:
+            raise DTypeError(f"cannot save {name}: safetensors files hold no {array.dtype.name}; convert with .astype(...)")
         data = bytearray(max(1, array.nbytes))
-        transfer.download(array._node, memoryview(data)[: array.nbytes])
+        data[: array.nbytes] = interchange.as_bytes(interchange.to_numpy(array._node))
         held.append(data)  # the package is given addresses: the memory must outlive the call
         address = ctypes.addressof(ctypes.c_char.from_buffer(data))
         entries[name] = package.TensorSpec(
@@ -145,7 +151,7 @@ def load_safetensors(path: str | os.PathLike[str], device: Any = None) -> dict[s
             )
         data = memoryview(bytes(entry["data"]))
         try:
-            out[name] = Array(transfer.upload(name_of_device, tuple(entry["shape"]), dtype, data))
+            out[name] = Array(interchange.from_bytes(data, tuple(entry["shape"]), dtype, name_of_device))
         except DTypeError as error:
             raise DTypeError(f"cannot load {name} of {os.fspath(path)}: {error}") from None
     return out

@@ -78,8 +78,13 @@ def _reduce(xp: Any, n: int, out: Any, lifted: Any, operands: Any, axes: Any) ->
 
 
 def _matmul(xp: Any, n: int, out: Any, lifted: Any, operands: Any, *_: Any) -> Any:
-    """Multiply by a matrix that all examples share in one product, the examples' rows below each other."""
+    """Multiply by a matrix that all examples share in one product, the examples' rows below each other.
+
+    Products of columns with rows, the gradients of single examples, need no sums: they are elementwise, and fuse.
+    """
     a, b = operands
+    if a.shape[-1] == 1 and all(lifted):
+        return a * b
     if out.ndim == 2 and not all(lifted) and n:
         if lifted[0]:
             rows, inner = a.shape[1:]
@@ -218,5 +223,3 @@ def _mixed(z: Any, wrap: Callable[[Any], Any]) -> Any:
     z = wrap((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9)
     z = wrap((z ^ (z >> 27)) * 0x94D049BB133111EB)
     return z ^ (z >> 31)
-
-

@@ -4,8 +4,8 @@ Here: `analytic_`, a part of a value with the real nodes that it is a function o
 these comes of the `slopes` of the op that made it.
 Not here: the slopes, which stand at the ops; the values.
 
-With f'(z) = p + iq at z = a + ib, the real part of f changes by p along a and by -q along b, its imaginary part by q and
-by p (the equations of Cauchy and Riemann). A slope may itself be differentiated.
+With f'(z) = p + iq at z = a + ib, the real part of f changes by p along a and by -q along b, its imaginary part by q
+and by p (the equations of Cauchy and Riemann). A slope may itself be differentiated.
 """
 
 from collections.abc import Callable

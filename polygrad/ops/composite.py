@@ -10,7 +10,7 @@ from typing import Any
 from polygrad import dtypes
 from polygrad.errors import DTypeError
 from polygrad.ops import complex_arithmetic
-from polygrad.ops.complex_arithmetic import integer_power
+from polygrad.ops.complex_arithmetic import SMALL_POWER, integer_power
 from polygrad.ops.table import composite
 
 
@@ -182,21 +182,6 @@ def pair(xp: Any, name: Any, x1: Any, x2: Any, /) -> Any:
     if dtypes.KINDS[dtype] == "bool":
         raise DTypeError(f"cannot apply {name} to bool: it takes int or float dtypes; cast with .astype(...)")
     return xp.astype(a, dtype), xp.astype(b, dtype)
-
-
-def integer_power(xp: Any, x: Any, n: int) -> Any:
-    """Return x ** n by squaring, for a small n >= 0."""
-    result: Any = None
-    while n:
-        if n & 1:
-            result = x if result is None else result * x
-        n >>= 1
-        if n:
-            x = x * x
-    return xp.ones_like(x) if result is None else result
-
-
-SMALL_POWER = 16
 
 
 def _power_samples(draw: Any) -> Any:

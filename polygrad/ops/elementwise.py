@@ -21,9 +21,7 @@ _ERF = 2.0 / math.sqrt(math.pi)
 
 
 @elementwise(
-    kinds=NUMERIC,
-    vjp=(lambda xp, g, out, x, y: g, lambda xp, g, out, x, y: g),
-    complex=complex_arithmetic.add,
+    kinds=NUMERIC, vjp=(lambda xp, g, out, x, y: g, lambda xp, g, out, x, y: g), complex=complex_arithmetic.add
 )
 def add(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 + x2."""
@@ -31,9 +29,7 @@ def add(xp: Any, x1: Any, x2: Any, /) -> Any:
 
 
 @elementwise(
-    kinds=NUMERIC,
-    vjp=(lambda xp, g, out, x, y: g, lambda xp, g, out, x, y: -g),
-    complex=complex_arithmetic.subtract,
+    kinds=NUMERIC, vjp=(lambda xp, g, out, x, y: g, lambda xp, g, out, x, y: -g), complex=complex_arithmetic.subtract
 )
 def subtract(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 - x2."""
@@ -74,12 +70,7 @@ def divide(xp: Any, x1: Any, x2: Any, /) -> Any:
     return xp.divide(x1, x2)
 
 
-@elementwise(
-    kinds=NUMERIC,
-    vjp=(lambda xp, g, out, x: -g,),
-    verb="negate",
-    complex="parts",
-)
+@elementwise(kinds=NUMERIC, vjp=(lambda xp, g, out, x: -g,), verb="negate", complex="parts")
 def negative(xp: Any, x: Any, /) -> Any:
     """-x."""
     return xp.negative(x)
@@ -160,25 +151,13 @@ def greater_equal(xp: Any, x1: Any, x2: Any, /) -> Any:
     return xp.greater_equal(x1, x2)
 
 
-@elementwise(
-    kinds=ANY,
-    compares=True,
-    vjp=ZERO,
-    verb="compare",
-    complex=complex_arithmetic.equal,
-)
+@elementwise(kinds=ANY, compares=True, vjp=ZERO, verb="compare", complex=complex_arithmetic.equal)
 def equal(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 == x2; NaN equals nothing."""
     return xp.equal(x1, x2)
 
 
-@elementwise(
-    kinds=ANY,
-    compares=True,
-    vjp=ZERO,
-    verb="compare",
-    complex=complex_arithmetic.not_equal,
-)
+@elementwise(kinds=ANY, compares=True, vjp=ZERO, verb="compare", complex=complex_arithmetic.not_equal)
 def not_equal(xp: Any, x1: Any, x2: Any, /) -> Any:
     """x1 != x2; true where either is NaN."""
     return xp.not_equal(x1, x2)
@@ -258,12 +237,7 @@ def trunc(xp: Any, x: Any, /) -> Any:
     return xp.trunc(x)
 
 
-@elementwise(
-    kinds="int float",
-    lower=_whole("round"),
-    vjp=(None,),
-    complex="parts",
-)
+@elementwise(kinds="int float", lower=_whole("round"), vjp=(None,), complex="parts")
 def round(xp: Any, x: Any, /) -> Any:
     """The nearest integer, ties to even."""
     return xp.round(x)

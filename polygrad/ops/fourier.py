@@ -11,7 +11,7 @@ from typing import Any
 from polygrad import dtypes, shapes
 from polygrad.errors import DTypeError, ShapeError
 from polygrad.ops.internal import cast
-from polygrad.ops.linalg_parts import is_complex, merged, paired, split
+from polygrad.ops.linalg_parts import as_given, is_complex, merged, split
 from polygrad.ops.manipulation import part
 from polygrad.ops.table import composite
 
@@ -79,7 +79,7 @@ def _scaled(x: Any, factor: float) -> Any:
 
 
 def _complex_zeros(xp: Any, shape: Any, dtype: Any) -> Any:
-    return paired(xp.zeros(shape, dtype=dtype), xp.zeros(shape, dtype=dtype))
+    return xp.pair_(xp.zeros(shape, dtype=dtype), xp.zeros(shape, dtype=dtype))
 
 
 def _whole(xp: Any, x: Any) -> Any:
@@ -187,15 +187,16 @@ def rfft(xp: Any, x: Any, /, *, n: Any = None, axis: Any = -1, norm: Any = "back
 
 def _halves(xp: Any, x: Any, n: Any, axis: Any, norm: str, inverse: bool) -> Any:
     """Return the n real values of a half spectrum; an inverse's sign of the exponent, or by conjugation the other."""
-    x = _whole(xp, _operand(xp, x))
+    given, x = x, _whole(xp, _operand(xp, x))
     k = shapes.axis("transform", axis, x.ndim)
     size = _length(n, 2 * (x.shape[k] - 1))
     x = _fitted(xp, x, k, size // 2 + 1)
     if 0 in x.shape:
-        return xp.zeros(tuple(size if d == k else m for d, m in enumerate(x.shape)), dtype=dtypes.part(x.dtype))
+        empty = xp.zeros(tuple(size if d == k else m for d, m in enumerate(x.shape)), dtype=dtypes.part(x.dtype))
+        return as_given(xp, empty, given)
     x = x if inverse else xp.conj(x)
     out = _along_last(xp, x, k, lambda v: xp.irfft_(merged(xp, v), size))
-    return _scaled(out, _factor(size, norm, inverse))
+    return as_given(xp, _scaled(out, _factor(size, norm, inverse)), given)
 
 
 @composite(
@@ -235,7 +236,7 @@ def irfftn(xp: Any, x: Any, /, *, s: Any = None, axes: Any = None, norm: Any = "
     for k, n in plan[:-1]:
         out = _one(xp, out, n, k, norm, True)
     k, n = plan[-1]
-    return xp.irfft(out, n=n, axis=k, norm=norm)
+    return as_given(xp, xp.irfft(out, n=n, axis=k, norm=norm), x)
 
 
 @composite(

@@ -11,7 +11,7 @@ from typing import Any
 
 from polygrad import dtypes
 from polygrad.ops.internal import cast
-from polygrad.ops.linalg_parts import adjoint, diagonal_of, grid, identity, is_complex, paired, real_part, zeros_of
+from polygrad.ops.linalg_parts import adjoint, diagonal_of, grid, identity, is_complex, real_part, zeros_of
 
 
 def _column(xp: Any, x: Any, k: int) -> Any:
@@ -112,7 +112,7 @@ def lower_inverse(xp: Any, a: Any) -> Any:
         lead = (0,) * a.ndim
         after = (*lead[2:], whole - n, whole - n)
         parts = [xp.pad_(p, lead, after, 0) for p in ((xp.real(a), xp.imag(a)) if is_complex(a) else (a,))]
-        a = paired(*parts) if is_complex(a) else parts[0]
+        a = xp.pair_(*parts) if is_complex(a) else parts[0]
         rows, columns = grid(xp, whole, whole)
         beyond = xp.logical_and(xp.equal(rows, columns), xp.greater_equal(rows, n))
         a = xp.where(beyond, xp.ones_like(a), a)

@@ -20,7 +20,6 @@ from polygrad.ops.linalg_parts import (
     identity,
     is_complex,
     merged,
-    paired,
     split,
 )
 from polygrad.ops.linalg_solving import solve as solve_matrices
@@ -79,7 +78,7 @@ def _unstacked(xp: Any, out: Any, x: Any) -> Any:
 
 def empty_of(xp: Any, shape: Any, dtype: Any) -> Any:
     plain = xp.zeros(shape, dtype=dtypes.part(dtype))
-    return paired(plain, plain) if dtypes.KINDS[dtype] == "complex" else plain
+    return xp.pair_(plain, plain) if dtypes.KINDS[dtype] == "complex" else plain
 
 
 def _ones(xp: Any, shape: Any, dtype: Any) -> Any:

@@ -23,13 +23,6 @@ def is_complex(x: Any) -> bool:
     return dtypes.KINDS[x.dtype] == "complex"
 
 
-def paired(re: Any, im: Any) -> Any:
-    """Return re + i im as one complex node."""
-    from polygrad.graph.node import Pair  # noqa: PLC0415  the graph is made from this table
-
-    return Pair(re, im)
-
-
 def merged(xp: Any, x: Any) -> Any:
     """Return a complex x as a real array with (real, imaginary) along a new last axis; a real x as it is."""
     return xp.stack([xp.real(x), xp.imag(x)], axis=-1) if is_complex(x) else x
@@ -37,7 +30,7 @@ def merged(xp: Any, x: Any) -> Any:
 
 def split(xp: Any, x: Any, pairs: Any) -> Any:
     """Return what `merged` made, as it was."""
-    return paired(component(xp, x, 0), component(xp, x, 1)) if pairs else x
+    return xp.pair_(component(xp, x, 0), component(xp, x, 1)) if pairs else x
 
 
 def component(xp: Any, x: Any, which: int) -> Any:
@@ -124,7 +117,7 @@ def only_imaginary_diagonal(xp: Any, x: Any) -> Any:
     """Return i times the imaginary part of the diagonal, as a matrix."""
     im = xp.imag(x)
     kept = xp.where(on_diagonal(xp, x.shape[-1]), im, zeros_of(xp, im))
-    return paired(zeros_of(xp, kept), kept)
+    return xp.pair_(zeros_of(xp, kept), kept)
 
 
 def only_real_diagonal(xp: Any, x: Any) -> Any:

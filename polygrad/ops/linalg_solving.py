@@ -24,7 +24,6 @@ from polygrad.ops.linalg_parts import (
     merged,
     on_diagonal,
     only_real_diagonal,
-    paired,
     part_shape,
     shape_of,
     split,
@@ -176,7 +175,7 @@ def _slogdet_results(a: Any, pairs: Any) -> Any:
 
 def _turn(xp: Any, sign: Any, amount: Any) -> Any:
     """Return i * amount * sign, for a real amount."""
-    return paired(-amount * xp.imag(sign), amount * xp.real(sign))
+    return xp.pair_(-amount * xp.imag(sign), amount * xp.real(sign))
 
 
 def _slogdet_back(xp: Any, g: Any, out: Any, a: Any, index: int, pairs: Any) -> Any:

@@ -30,7 +30,6 @@ from polygrad.ops.linalg_parts import (
     is_complex,
     merged,
     only_imaginary_diagonal,
-    paired,
     part_shape,
     real_part,
     rounding,
@@ -141,7 +140,7 @@ def _eig_back(xp: Any, g: Any, out: Any, a: Any, index: int, pairs: Any) -> Any:
 
 def _as_whole(xp: Any, t: Any, pairs: Any) -> Any:
     """Return an operand's tangent as a complex matrix."""
-    return split(xp, t, pairs) if pairs else paired(t, zeros_of(xp, t))
+    return split(xp, t, pairs) if pairs else xp.pair_(t, zeros_of(xp, t))
 
 
 def _eig_along(xp: Any, t: Any, out: Any, a: Any, index: int, pairs: Any) -> Any:

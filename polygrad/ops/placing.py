@@ -148,7 +148,7 @@ def _set(xp: Any, x: Any, values: Any, fold: Fold) -> Any:
     last = xp.scatter_reduce_rows_(number, fold.rows, fold.count, "max")
     hit = xp.greater_equal(last, 0)
     flat = xp.reshape_(x, (fold.count, fold.length))
-    if shapes.size(values.shape) == 1 or values.spec.op.kind == "expand" and values.parents[0].aval.size == 1:
+    if shapes.size(values.shape) == 1 or (values.spec.op.kind == "expand" and values.parents[0].aval.size == 1):
         one = values.parents[0] if values.aval.size > 1 else values
         return xp.where(hit, xp.reshape_(one, ()) if one.shape else one, flat)
     picked = xp.gather_(fold.rows_of(values), xp.where(hit, last, 0), flat.shape, (-1, 1))

@@ -103,7 +103,7 @@ class Optimizer:
                     )
                 if dtypes.KINDS[array.dtype] != "float":
                     raise DTypeError(
-                        f"cannot optimise {name}, which is {array.dtype.name}: only float arrays have gradients"
+                        f"cannot optimise {name}, which is {array.dtype.name}: only float arrays can be"
                     )
                 self._canonical[name] = first.setdefault(id(array), name)
                 if self._canonical[name] == name:

@@ -27,7 +27,7 @@ def explain_nodes(nodes: list[Node]) -> str:
         steps = _steps(device, [n for n in pending if n.device == device])
         lines.append(f"{device}: {len(steps)} launches" if len(steps) != 1 else f"{device}: 1 launch")
         for k, step in enumerate(steps, 1):
-            lines.append(f"{k}. " + (_fused(step) if isinstance(step, Fused) else _library(step)))
+            lines.append(f"{k}. " + (_fused(step) if isinstance(step, Fused) else _library(step, device)))
     return "\n".join(lines)
 
 
@@ -58,7 +58,8 @@ def _copy(node: Node) -> Node:
 
 def _planned(device: str, asked: list[Node]) -> list[Fused | Library]:
     graph = Structure(asked)
-    made = plan(graph.order, list(graph.leaves), asked, graph.offered(), graph.retained(), state(device).info, graph.claims())
+    held = graph.offered(), graph.retained()
+    made = plan(graph.order, list(graph.leaves), asked, *held, state(device).info, graph.claims())
     return list(made.steps)
 
 
@@ -91,11 +92,11 @@ def _traffic(step: Fused) -> tuple[int, int]:
     return read, written
 
 
-def _library(step: Library) -> str:
-    operands = " and ".join(f"{o.dtype}{list(o.shape)}" for o in step.ins)
-    return (
-        f"{step.op}" + (f" of {operands}" if operands else "") + f" to {step.outs[0].dtype}{list(step.outs[0].shape)}"
-    )
+def _library(step: Library, device: str) -> str:
+    operands, results = (" and ".join(f"{o.dtype}{list(o.shape)}" for o in ends) for ends in (step.ins, step.outs))
+    text = step.op + (f" of {operands}" if operands else "") + f" to {results}"
+    lacking = step.op not in state(device).info.ops
+    return text + ", which the driver lacks: made of other launches, or borrowed from the host" if lacking else text
 
 
 def _indent(text: str) -> str:

@@ -16,8 +16,8 @@ from polygrad.runtime.devices import State, check_alive, reopened, state, states
 from polygrad.runtime.memory import Buffer, Storage, size_class
 from polygrad.runtime.structure import Structure, active_mask
 from polygrad.schedule import Fused, Library, Operand, Plan, plan
-from polygrad.schedule.fuse import PACKED
 from polygrad.schedule.emit import block_of
+from polygrad.schedule.fuse import PACKED
 from polygrad.schedule.index import nests
 
 PLAN_LIMIT = 4096  # plans a device; the oldest go first

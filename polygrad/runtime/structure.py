@@ -68,9 +68,9 @@ class Structure:
         self.key: tuple[Any, ...] = (tuple(words), tuple(self._held), tuple(self.claimed.items()), avals, *layouts)
 
     def _words(self, goal: set[Node]) -> tuple[list[int], list[int], list[int], list[int], list[tuple[int, int]]]:
-        """Return the graph as ints, how often each node is an operand, the costly nodes, a flag for each node, the puts.
+        """Return the graph as ints, how often each node is an operand, the costly nodes, a flag for each node.
 
-        A put comes with the place of its word.
+        And the puts, each with the place of its word.
         """
         order, leaves, mask = self.order, self.leaves, _active[0]
         position: dict[Node, int] = {}
@@ -114,7 +114,6 @@ class Structure:
     def offered(self) -> set[Node]:
         """Return the costly nodes that somebody holds or a recording needs: stored if a kernel has them anyway."""
         return {n for n in self.retained() if n.spec.op.kind in KEEPING} | {self.order[k] for k in self._held}
-
 
     def claims(self) -> dict[Node, Node]:
         """Return the writes that may take over the memory of the array they write into; see `claims.py`."""

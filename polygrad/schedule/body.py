@@ -214,6 +214,7 @@ def _in_order(instrs: list[Instr], stored: list[int]) -> tuple[list[Instr], list
     return out, [new.get(n, -1) for n in range(len(instrs))]
 
 
+@functools.cache
 def name(dtype: dtypes.DType) -> str:
     """Return the IR's name of a dtype."""
-    return str(dtype.name)
+    return str(dtype.name)  # NumPy takes its time to spell it

@@ -18,8 +18,8 @@ from polygrad.schedule.index import Axis, Expr, address, combine, settle, settle
 class FusedLaunch(NamedTuple):
     """A kernel with what it is launched with; a buffer is given as the node whose value it holds.
 
-    `offsets` lists the ints to which the storage offset of a leaf is added at launch: (position in ints, node); `starts`
-    those to which the place of a write is.
+    `offsets` lists the ints to which the storage offset of a leaf is added at launch: (position in ints, node);
+    `starts` those to which the place of a write is.
     `partials` gives for each buffer that holds parts of a node its number of elements and the node.
     """
 
@@ -94,8 +94,8 @@ class Emitter:
         ints = [a.extent for a in self.axes]
         offsets, starts = [], []
         for own, leaf in zip(self.view_ints, self.view_nodes, strict=True):
-            if self.group.loose and leaf is self.group.target:
-                starts.append((len(ints), self.group.target))
+            if self.group.loose and leaf is not None and leaf is self.group.target:
+                starts.append((len(ints), leaf))
             if leaf is not None and leaf.storage is not None:
                 offsets.append((len(ints), leaf))
             ints += own
@@ -131,10 +131,8 @@ class Emitter:
         if how == "iota":
             flat = settle(demand.index[0])
             return body.iota([(self.position[a], c) for a, c in flat.terms], flat.const, dtype)
-        if how == "pad":
-            return self._pad(demand)
-        if how == "put":
-            return self._put(demand)
+        if how in ("pad", "put"):
+            return self._pad(demand) if how == "pad" else self._put(demand)
         if how in ("gather", "check"):
             return self._gather(demand) if how == "gather" else self._check(demand)
         args = [self.value(a) for a in demand.args]

@@ -7,6 +7,7 @@ Not here: index arithmetic, kernel text, memory.
 """
 
 import heapq
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -115,8 +116,10 @@ class Fusion:
                 if len(makes) <= CHEAP_OPS:
                     makes |= work.get(p, frozenset())
             extra[n] = self._extra(n)
-            memory[n], work[n] = frozenset(reads), frozenset(makes)
-            out[n] = (len(reads), len(makes) + sum(extra.get(m, 0) for m in makes))
+            # Beyond the caps only that they are passed matters: sets that grow along a chain would be quadratic in it.
+            memory[n] = frozenset(itertools.islice(reads, MANY_LOADS + 1))
+            work[n] = frozenset(itertools.islice(makes, CHEAP_OPS + 1))
+            out[n] = (len(reads), len(makes) + sum(extra.get(m, 0) for m in work[n]))
         return out
 
     def _extra(self, node: Node) -> int:
@@ -169,9 +172,11 @@ class Fusion:
                 self._start(node)
 
     def _alone(self, node: Node) -> bool:
-        """Whether a node has launches of its own: library ops, and products if the device lacks that reduction."""
+        """Whether a node has launches of its own: library ops, some writes, products if the device lacks them."""
         op = node.spec.op
-        return op.kind in LIBRARY or node in self._apart or (op.kind == "reduce" and op.instr == "prod" and "prod" not in self.info.reductions)
+        if op.kind in LIBRARY or node in self._apart:
+            return True
+        return op.kind == "reduce" and op.instr == "prod" and "prod" not in self.info.reductions
 
     def _start(self, node: Node) -> None:
         if node in self._apart:

@@ -163,7 +163,7 @@ class _Numbering:
         self.base = len(leaves)
         self.next = len(leaves) + len(order)
         self.extra: dict[tuple[Node, int], int] = {}
-        self.same: dict[Node, Node] = {}  # from a written array to the one whose memory it has
+        self.same: dict[Node, Node] = {}  # from a written array, or an equal result, to the node whose memory it has
 
     def slot(self, node: Any) -> int:
         """Return the slot of a node, or of a buffer of its parts."""
@@ -185,6 +185,8 @@ class _Numbering:
         for step in steps:
             if step.write is not None and not step.copies:
                 self.same[step.write] = step.write.parents[0]
+            if step.node is not None and step.node.spec.op.kind == "library":
+                self._join_equal(step.outputs)
         for step in steps:
             drafts += self._drafts(step)
             made.update(step.outputs)
@@ -199,7 +201,16 @@ class _Numbering:
             for n, (base, shape, strides, offset) in views.items()
         )
         taken = tuple(sorted(self.leaves[old] for old in self.same.values() if old in self.leaves))
-        return Plan(tuple(finished), self.next, tuple((self.position[n], self.slot(n)) for n in results), operands, taken)
+        slots = tuple((self.position[n], self.slot(n)) for n in results)
+        return Plan(tuple(finished), self.next, slots, operands, taken)
+
+    def _join_equal(self, results: list[Node]) -> None:
+        """Give one memory to equal results of equal calls, which are made once."""
+        first: dict[int, Node] = {}
+        for n in results:
+            known = first.setdefault(n.spec.attrs[0], n)
+            if known is not n:
+                self.same[n] = known
 
     def _drafts(self, step: Step) -> list[Any]:
         if step.group is None:
@@ -266,7 +277,7 @@ class _Numbering:
         """Return the draft of a declared library op; a result that nobody wants gets memory for the launch alone."""
         op, attrs = node.spec.op, node.spec.attrs[1:]
         assert op.results is not None, op.name  # noqa: S101  a broken declaration, not a user's mistake
-        wanted = {n.spec.attrs[0]: n for n in step.outputs}
+        wanted = {n.spec.attrs[0]: n for n in reversed(step.outputs)}
         outs, makes = [], []
         for k, (shape, dtype) in enumerate(op.results(*[p.aval for p in node.parents], *attrs)):
             slot = self.slot(wanted[k] if k in wanted else (node, k))

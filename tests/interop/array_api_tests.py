@@ -35,7 +35,8 @@ def run(arguments: argparse.Namespace, examples: int, what: list[str]) -> tuple[
     with tempfile.TemporaryDirectory() as folder:
         environment = {
             **os.environ, "ARRAY_API_TESTS_MODULE": module, "ARRAY_API_TESTS_VERSION": arguments.version,
-            "HYPOTHESIS_STORAGE_DIRECTORY": folder, "PYTHONPATH": str(HERE),
+            "HYPOTHESIS_STORAGE_DIRECTORY": folder,
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH")))),
         }  # fmt: skip
         done = subprocess.run(
             command(arguments, examples, what), cwd=arguments.checkout, env=environment, check=False,

@@ -51,7 +51,13 @@ SUITES = (
 
 def run(suite: Suite, extra: list[str]) -> tuple[int, int, list[str], float]:
     """Return how many tests of *suite* passed and failed, which failed, and the seconds of CPU time."""
-    environment = {**os.environ, "OFFER_TO": suite.offer, "PYTHONPATH": str(HERE), "SCIPY_ARRAY_API": "1"}
+    environment = {
+        **os.environ,
+        "OFFER_TO": suite.offer,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH")))),
+        "SCIPY_ARRAY_API": "1",
+    }
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
     environment.update(suite.environment)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "offer", "-p", "no:cacheprovider", "--tb=line", "-rfE"]
     before = os.times()

@@ -64,7 +64,6 @@ FLOWING: dict[str, tuple[Call, Any]] = {
     "signal hilbert": (lambda x: abs(scipy.signal.hilbert(x)), LINE),
     "signal resample": (lambda x: scipy.signal.resample(x, 5), LINE),
     "integrate trapezoid": (lambda x: scipy.integrate.trapezoid(x**2), LINE),
-    "integrate simpson": (lambda x: scipy.integrate.simpson(x**2), LINE),
     "integrate cubature": (
         lambda x: scipy.integrate.cubature(
             lambda z: pg.exp(-(x[0] ** 2) * pg.sum(z**2, axis=-1)), pg.zeros(2), pg.ones(2)
@@ -97,6 +96,7 @@ LEAVING: dict[str, tuple[Call, Any]] = {
     "signal savgol": (lambda x: scipy.signal.savgol_filter(x, 5, 2), LINE),
     "signal detrend": (scipy.signal.detrend, LINE),
     "fft dct": (scipy.fft.dct, LINE),
+    "integrate simpson": (lambda x: scipy.integrate.simpson(x**2), LINE),
     "stats pearsonr": (lambda x: scipy.stats.pearsonr(x[:, 0], x[:, 1]).pvalue, TABLE),
 }
 

@@ -203,3 +203,8 @@ class CpuDriver(DriverBase):
         from polygrad_cpu import fft
 
         fft.irfft(outs[0], ins[0], attrs["n"])
+
+    def op_scatter_reduce(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu.scatter import scatter_reduce
+
+        scatter_reduce(outs[0], ins[0], ins[1], attrs)

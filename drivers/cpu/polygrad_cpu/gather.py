@@ -26,7 +26,9 @@ if hasattr(os, "register_at_fork"):
 
 
 class Gather:
-    """Elements of a view through indices, over one block; called with (out, *indices) by generated code, or (out, *indices, guard).
+    """Elements of a view through indices, over one block.
+
+    Called by generated code with (out, *indices), or (out, *indices, guard).
 
     Parameters
     ----------

@@ -36,15 +36,14 @@ def _put(outs: Sequence[Array], values: Any) -> None:
 def _each(outs: Sequence[Array], function: Callable[..., Any], *stacks: Array) -> None:
     """Put *function* of stacks of matrices into *outs*; NaN for those matrices for which it raises."""
     try:
-        _put(outs, quiet_context()(function, *stacks))
-        return
+        values = quiet_context()(function, *stacks)
     except np.linalg.LinAlgError:
-        if stacks[0].ndim == 2:  # noqa: PLR2004  one matrix
-            for out in outs:
-                out[...] = np.nan
+        if stacks[0].ndim > 2:  # noqa: PLR2004  a stack
+            for index in np.ndindex(stacks[0].shape[:-2]):
+                _each([out[index] for out in outs], function, *[s[index] for s in stacks])
             return
-    for index in np.ndindex(stacks[0].shape[:-2]):
-        _each([out[index] for out in outs], function, *[s[index] for s in stacks])
+        values = (np.nan,) * len(outs)
+    _put(outs, values)
 
 
 def solve(outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
@@ -120,6 +119,6 @@ def svd(outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> No
 
 def qr(outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
     """The orthogonal and the triangular factor."""
-    mode = "complete" if attrs["full"] else "reduced"
+    mode: Any = "complete" if attrs["full"] else "reduced"
     targets = [operand(r, attrs) for r in outs]
     _each(targets, lambda m: tuple(np.linalg.qr(m, mode=mode)), operand(ins[0], attrs))

@@ -1,6 +1,6 @@
-"""Adding rows at indices, duplicates and all.
+"""Combining rows at indices, duplicates and all.
 
-Here: the op scatter_add. Not here: gathers (`gather.py`).
+Here: the ops scatter_add and scatter_reduce. Not here: gathers (`gather.py`).
 """
 
 from collections.abc import Mapping
@@ -21,6 +21,30 @@ AT_ONCE = 1 << 18  # elements whose addresses are made at a time
 
 def scatter_add(out: Ref, index: Ref, values: Ref, attrs: Mapping[str, Any]) -> None:
     """Zero *out*, then add values[j] to out[index[j]]; a bad index is reported and its row left out."""
+    _combine(np.add, 0, out, index, values, attrs)
+
+
+def scatter_reduce(out: Ref, index: Ref, values: Ref, attrs: Mapping[str, Any]) -> None:
+    """Fill *out* with the identity of attrs mode, then combine out[index[j]] with values[j]."""
+    function = {"max": np.maximum, "min": np.minimum, "multiply": np.multiply}[attrs["mode"]]
+    _combine(function, identity(attrs["mode"], out.dtype), out, index, values, attrs)
+
+
+def identity(mode: str, dtype: str) -> float:
+    """Return what combines with any value to that value.
+
+    >>> identity("max", "int8"), identity("min", "float16")
+    (-128, inf)
+    """
+    if mode == "multiply":
+        return 1
+    if "float" in dtype:
+        return float("-inf") if mode == "max" else float("inf")
+    info = np.iinfo(dtype)
+    return int(info.min if mode == "max" else info.max)
+
+
+def _combine(function: np.ufunc, start: float, out: Ref, index: Ref, values: Ref, attrs: Mapping[str, Any]) -> None:
     at = array(index).reshape(-1)
     target, rows = array(out), array(values)
     target = target.reshape(target.shape[0], -1)
@@ -28,12 +52,12 @@ def scatter_add(out: Ref, index: Ref, values: Ref, attrs: Mapping[str, Any]) -> 
     at, rows = _check(at, rows, len(target), attrs)
     run = quiet_context()
     if out.dtype in ("float16", "bfloat16"):  # storage: sums are float32
-        wide = np.zeros(target.shape, np.float32)
-        run(_scatter, wide, at, rows.astype(np.float32))
+        wide = np.full(target.shape, start, np.float32)
+        run(_scatter, function, wide, at, rows.astype(np.float32))
         run(np.copyto, target, wide, casting="unsafe")
     else:
-        target[...] = 0
-        run(_scatter, target, at, rows)
+        target[...] = start
+        run(_scatter, function, target, at, rows)
 
 
 def _check(at: Array, rows: Array, size: int, attrs: Mapping[str, Any]) -> tuple[Array, Array]:
@@ -50,17 +74,16 @@ def _check(at: Array, rows: Array, size: int, attrs: Mapping[str, Any]) -> tuple
     return (np.where(at < 0, at + size, at) if least < 0 else at), rows
 
 
-def _scatter(target: Array, at: Array, rows: Array) -> None:
+def _scatter(function: np.ufunc, target: Array, at: Array, rows: Array) -> None:
     width = target.shape[1]
     if width >= LONG:
-        add = np.add
         for i, row in zip(at.tolist(), rows, strict=True):
             place = target[i]
-            add(place, row, place)
+            function(place, row, out=place)
         return
     flat, columns = target.reshape(-1), np.arange(width)
     step = max(1, AT_ONCE // max(1, width))
     for start in range(0, len(at), step):
         part = at[start : start + step]
         address = part if width == 1 else (part[:, None] * width + columns).reshape(-1)
-        np.add.at(flat, address, rows[start : start + step].reshape(-1))
+        function.at(flat, address, rows[start : start + step].reshape(-1))

@@ -390,6 +390,25 @@ def test_scatter_add_accumulates_duplicates_and_drops_bad_rows(device, width, dt
     assert status.tolist() == [5, 0, 7, 0]
 
 
+@pytest.mark.parametrize("width", [1, 5, 300])
+@pytest.mark.parametrize("mode", ["max", "min", "multiply"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint8"])
+def test_scatter_reduce_combines_duplicates_and_drops_bad_rows(device, width, mode, dtype):
+    function = {"max": np.maximum, "min": np.minimum, "multiply": np.multiply}[mode]
+    start = 1 if mode == "multiply" else {"max": -np.inf, "min": np.inf}[mode]
+    if "float" not in dtype and mode != "multiply":
+        start = np.iinfo(dtype).min if mode == "max" else np.iinfo(dtype).max
+    rng = np.random.default_rng(6)
+    index, values = rng.integers(-7, 6, 12), rng.integers(0, 4, (12, width)).astype(dtype)
+    out, status = np.full((8, width), 9).astype(dtype), np.zeros(4, np.int32)
+    want = np.full((8, width), start).astype(dtype)
+    function.at(want, index[1:], values[1:])
+    index[0] = 8
+    launch_op(device, "scatter_reduce", [out], [index, values], mode=mode, status=status, tag=5)
+    np.testing.assert_array_equal(out, want)
+    assert status.tolist() == [5, 0, 8, 0]
+
+
 @pytest.mark.parametrize("shape", [(), (5,), (300, 400), (3, 200, 150)])
 def test_copies_take_any_strides(device, shape):
     x = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)

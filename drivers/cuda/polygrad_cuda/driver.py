@@ -34,7 +34,7 @@ from polygrad_cuda.fused import FusedKernel, copy_kernel, texts
 from polygrad_cuda.launching import Launcher
 from polygrad_cuda.linalg import LinearAlgebra, has_eig
 from polygrad_cuda.matmul import MatrixProducts
-from polygrad_cuda.row_sums import scatter_add
+from polygrad_cuda.row_sums import scatter
 from polygrad_cuda.scratch import Scratch, contiguous_strides
 from polygrad_cuda.sharing import Exported, exported, imported
 from polygrad_cuda.staging import Staging
@@ -294,7 +294,12 @@ class CudaDriver(DriverBase):
     def op_scatter_add(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         """Add up rows by index; see `row_sums.py`."""
         with self.vendor_calls("adding up rows"):
-            scatter_add(self, outs[0], ins[0], ins[1], attrs)
+            scatter(self, "add", outs[0], ins[0], ins[1], attrs)
+
+    def op_scatter_reduce(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Keep the greatest, the least or the product of rows by index; see `row_sums.py`."""
+        with self.vendor_calls("combining rows"):
+            scatter(self, attrs["mode"], outs[0], ins[0], ins[1], attrs)
 
     def op_scan(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         """Reduce each element with all before it; see `ordering.py`."""

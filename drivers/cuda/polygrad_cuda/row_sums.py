@@ -1,4 +1,4 @@
-"""scatter_add without atomics: the same bits in every run.
+"""scatter_add and scatter_reduce without atomics: the same bits in every run.
 
 Here: the order of the steps. Not here: the kernels' text (`sources.py`).
 
@@ -17,17 +17,23 @@ if TYPE_CHECKING:
     from polygrad_cuda.driver import CudaDriver
 
 THREADS = 128
+MANY = 4096  # blocks of a fill: each thread then takes several elements
 
 
-def scatter_add(driver: "CudaDriver", out: Ref, index: Ref, values: Ref, attrs: Mapping[str, Any]) -> None:
-    """Queue ``out[index[j]] += values[j]`` on zeros."""
+def scatter(driver: "CudaDriver", mode: str, out: Ref, index: Ref, values: Ref, attrs: Mapping[str, Any]) -> None:
+    """Queue ``out[index[j]] += values[j]`` on zeros, or what *mode* says in place of the sum, on its identity."""
     if out.dtype == "bool":
-        raise UnsupportedOp("scatter_add of bool is not offered by driver 'cuda'; cast to an integer dtype")
+        raise UnsupportedOp("a scatter of bool is not offered by driver 'cuda'; cast to an integer dtype")
     rows, width = out.shape
     count = index.shape[0]
     size = driver.itemsize(out.dtype)
     target = out.handle + out.offset * size
-    driver.zero(target, rows * width * size)
+    text = row_sums(out.dtype, UNSIGNED[size], mode)
+    if mode == "add":
+        driver.zero(target, rows * width * size)
+    else:
+        blocks = min(-(-rows * width // THREADS), MANY)
+        driver.launch(text, "fill", (blocks, 1, 1), (THREADS, 1, 1), ("pointer", "int64"), (target, rows * width))
     status = attrs.get("status")
     with driver.scratch() as scratch:
         keys = scratch.take(8 * count)
@@ -41,7 +47,6 @@ def scatter_add(driver: "CudaDriver", out: Ref, index: Ref, values: Ref, attrs: 
         wide = out.dtype == "float64" or ("float" not in out.dtype and size > 4)  # noqa: PLR2004  bytes
         kept = 8 if wide else 4
         head, tail = scratch.take(kept * blocks * width), scratch.take(kept * blocks * width)
-        text = row_sums(out.dtype, UNSIGNED[size])
         grid = (blocks, -(-width // THREADS), 1)
         source = values.handle + values.offset * size
         driver.launch(

@@ -83,7 +83,13 @@ extern "C" __global__ void __launch_bounds__(256) indices(
 # the block) and `tail` (it goes on after it), and `join` adds them up, always in the same order.
 ROW_SUMS = """
 LOAD_AND_STORE
+static __device__ SUM combine(SUM a, SUM b) { return COMBINED; }
 #define KEY(p) rows[order[p]]
+extern "C" __global__ void __launch_bounds__(128) fill(TYPE* __restrict__ out, long long count)
+{
+    const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    for (long long k = first; k < count; k += (long long)gridDim.x * blockDim.x) out[k] = store((SUM)START);
+}
 extern "C" __global__ void __launch_bounds__(128) sums(
     const long long* __restrict__ rows, const long long* __restrict__ order, const TYPE* __restrict__ values,
     TYPE* __restrict__ out, SUM* __restrict__ head, SUM* __restrict__ tail, long long count, long long width)
@@ -92,17 +98,17 @@ extern "C" __global__ void __launch_bounds__(128) sums(
     if (column >= width) return;
     const long long first = (long long)blockIdx.x * 32, last = first + 32 < count ? first + 32 : count;
     bool began = first > 0 && KEY(first - 1) == KEY(first);
-    SUM sum = 0;
+    SUM sum = START;
     for (long long p = first; p < last; p++) {
         const long long key = KEY(p);
-        sum += load(values[order[p] * width + column]);
+        sum = combine(sum, load(values[order[p] * width + column]));
         if (p + 1 < last && KEY(p + 1) == key) continue;
         const bool goes_on = p + 1 < count && KEY(p + 1) == key;
         if (began) head[blockIdx.x * width + column] = sum;
         else if (goes_on) tail[blockIdx.x * width + column] = sum;
         else if (key >= 0) out[key * width + column] = store(sum);
         began = false;
-        sum = 0;
+        sum = START;
     }
 }
 extern "C" __global__ void __launch_bounds__(128) join(
@@ -119,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(128) join(
     if (KEY(first) == key && first > 0 && KEY(first - 1) == key) return;
     SUM sum = tail[blockIdx.x * width + column];
     for (long long block = blockIdx.x + 1; block * 32 < count && KEY(block * 32) == key; block++)
-        sum += head[block * width + column];
+        sum = combine(sum, head[block * width + column]);
     if (key >= 0) out[key * width + column] = store(sum);
 }
 """
@@ -142,8 +148,32 @@ static __device__ unsigned short store(float f) {
 """
 
 
-def row_sums(dtype: str, unsigned: str) -> str:
-    """Return the text that adds rows of *dtype*; *unsigned* is the C type in which integers of its width wrap.
+# NaN wins over numbers.
+COMBINED = {
+    "add": "a + b",
+    "multiply": "a * b",
+    "max": "a != a || a > b ? a : b",
+    "min": "a != a || a < b ? a : b",
+}
+
+
+def start_of(mode: str, dtype: str, bits: int) -> str:
+    """Return what combines with any value to that value, as C.
+
+    >>> start_of("max", "int8", 8), start_of("min", "uint16", 16), start_of("max", "float32", 32)
+    ('(-127LL - 1)', '65535ULL', '(-__int_as_float(0x7f800000))')
+    """
+    if mode in ("add", "multiply"):
+        return "0" if mode == "add" else "1"
+    if "float" in dtype:
+        return "(-__int_as_float(0x7f800000))" if mode == "max" else "__int_as_float(0x7f800000)"
+    if dtype.startswith("u"):
+        return "0" if mode == "max" else f"{2**bits - 1}ULL"
+    return f"(-{2 ** (bits - 1) - 1}LL - 1)" if mode == "max" else f"{2 ** (bits - 1) - 1}LL"
+
+
+def row_sums(dtype: str, unsigned: str, mode: str = "add") -> str:
+    """Return the text that combines rows of *dtype*; *unsigned* is the C type in which integers of its width wrap.
 
     >>> "float sum" in row_sums("float16", ""), "unsigned char sum" in row_sums("int8", "unsigned char")
     (True, True)
@@ -152,4 +182,8 @@ def row_sums(dtype: str, unsigned: str) -> str:
     memory = {"float16": "unsigned short", "bfloat16": "unsigned short", "float32": "float", "float64": "double"}
     held = memory.get(dtype, unsigned)
     kept = "double" if dtype == "float64" else "float" if "float" in dtype else unsigned
-    return ROW_SUMS.replace("LOAD_AND_STORE", convert).replace("TYPE", held).replace("SUM", kept)
+    if mode in ("max", "min") and dtype.startswith("int"):
+        held = kept = unsigned.replace("unsigned", "signed")
+    bits = {"unsigned char": 8, "unsigned short": 16, "unsigned int": 32}.get(unsigned, 64)
+    text = ROW_SUMS.replace("LOAD_AND_STORE", convert).replace("COMBINED", COMBINED[mode])
+    return text.replace("START", start_of(mode, dtype, bits)).replace("TYPE", held).replace("SUM", kept)

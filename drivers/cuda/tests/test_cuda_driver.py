@@ -55,7 +55,7 @@ def test_a_missing_library_says_what_to_install(monkeypatch):
 
 
 def test_the_declared_ops_are_the_methods():
-    assert set(CudaDriver.ops()) == {"copy", "matmul", "random_bits", "scatter_add"}
+    assert set(CudaDriver.ops()) >= {"copy", "matmul", "random_bits", "scatter_add", "scan", "sort", "nonzero"}
 
 
 def test_an_operand_is_taken_in_place_if_its_rows_or_columns_are_contiguous():
@@ -308,6 +308,27 @@ def test_rows_are_added_up(host, dtype, n, k, m):
     np.add.at(want, index, values.astype(want.dtype))
     np.testing.assert_array_equal(host.get(out), want.astype(np_dtype(dtype)))
     np.testing.assert_array_equal(host.get(status), 0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int8", "int64", "uint16"])
+@pytest.mark.parametrize("mode", ["max", "min", "multiply"])
+def test_rows_are_combined(host, dtype, mode):
+    function = {"max": np.maximum, "min": np.minimum, "multiply": np.multiply}[mode]
+    start = {"max": -np.inf, "min": np.inf, "multiply": 1}[mode]
+    if "int" in dtype and mode != "multiply":
+        start = np.iinfo(dtype).min if mode == "max" else np.iinfo(dtype).max
+    rng = np.random.default_rng(4)
+    index = rng.integers(-9, 8, 90)  # nothing goes to the last row but by -1
+    values = rng.integers(1 if mode == "multiply" else -4 if "u" not in dtype else 0, 3, (90, 5)).astype(np_dtype(dtype))
+    if "float" in dtype:
+        values[3, 0] = np.nan
+    out = host.empty((10, 5), dtype)
+    attrs = {"status": host.put(np.zeros(4, np.int32)).handle, "tag": 9, "mode": mode}
+    host.driver.op_scatter_reduce((out,), (host.put(index), host.put(values)), attrs)
+    wide = np.float64 if "float" in dtype else np_dtype(dtype)
+    want = np.full((10, 5), start, wide)
+    function.at(want, index, values.astype(wide))
+    np.testing.assert_array_equal(host.get(out).astype(wide), want.astype(np_dtype(dtype)).astype(wide))
 
 
 def test_rows_are_added_up_alike_in_every_run(host):

@@ -152,8 +152,9 @@ class OpenCLDriver(DriverBase):
         """Release a buffer; commands already enqueued keep it until they are done."""
         devices.check_process()
         with self._lock:
-            self.in_use -= self._sizes.pop(id(handle))
-        handle.release()
+            nbytes = self._sizes.pop(id(handle))
+            self.in_use -= nbytes
+        self.session.released(handle, nbytes)
 
     def memory_info(self) -> MemoryInfo:
         """Return what this driver has not handed out; OpenCL itself keeps no account."""

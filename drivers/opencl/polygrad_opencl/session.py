@@ -12,6 +12,7 @@ from polygrad_opencl import devices
 from polygrad_opencl.faults import translated
 from polygrad_opencl.programs import ProgramStore
 
+KEPT = 1 << 14  # bytes
 Argument = tuple[Any, Any]  # its scalar dtype, or None for a buffer or local memory; its value
 
 
@@ -32,8 +33,20 @@ class Session:
         self.unified = bool(device.host_unified_memory)
         self.extensions = frozenset(device.extensions.split())
         self.float64 = "cl_khr_fp64" in self.extensions or bool(getattr(device, "double_fp_config", 0))
+        self._kept: list[Any] = []
         self.lock = threading.RLock()  # held over launches that share scratch memory and must not be interleaved
         self._scratch: Any = None
+
+    def released(self, buffer: Any, nbytes: int) -> None:
+        """Release a buffer.
+
+        A simulator keeps the small ones: where a buffer takes the place of a smaller one, Oclgrind 21.10 goes on with
+        the smaller one's record of what is initialised, and reports all that lies beyond it.
+        """
+        if self.simulated and nbytes <= KEPT:
+            self._kept.append(buffer)
+        else:
+            buffer.release()
 
     def close(self) -> None:
         """Wait for the queue and give up the scratch memory."""
@@ -55,7 +68,7 @@ class Session:
         """Return a buffer of at least *nbytes* for one op, under `lock`; the queue's order makes reuse safe."""
         if self._scratch is None or self._scratch.size < nbytes:
             if self._scratch is not None:
-                self._scratch.release()
+                self.released(self._scratch, 0)  # always kept by a simulator, since a bigger one follows
                 self._scratch = None
             size = 1 << max(16, (nbytes - 1).bit_length())
             try:

@@ -76,16 +76,17 @@ STORAGE = {
 }
 
 
-def accessors(dtype: str) -> str:
+def accessors(dtype: str, *, signed: bool = False) -> str:
     """Return the definitions of ELEMENT, VALUE, load and store for a dtype: its type in memory and in registers.
 
-    Integers are handled as unsigned, since theirs is the arithmetic that wraps by definition.
+    Integers are handled as unsigned, since theirs is the arithmetic that wraps by definition, unless *signed*: to
+    compare them.
 
     >>> print(accessors("float32").splitlines()[0])
     #define ELEMENT float
     """
     memory = TYPES[dtype]
-    if dtype.startswith("int"):
+    if dtype.startswith("int") and not signed:
         memory = "u" + memory
     value = "float" if dtype in STORAGE else memory
     head = f"#define ELEMENT {memory}\n#define VALUE {value}\n"
@@ -101,9 +102,9 @@ def random_bits(*, chunked: bool) -> str:
     return (CHUNKS if chunked else STRIDED) + PHILOX
 
 
-# Work-items own what they write, so there is neither a race nor an order to depend on: each element adds up its
-# values in the order of the index array. `blocks` ranges of rows times columns; on a CPU device an item takes all
-# columns of its rows.
+# Work-items own what they write, so there is neither a race nor an order to depend on: each element combines its
+# values in the order of the index array. On a CPU device an item takes all columns of a range of rows; elsewhere one
+# column of every row whose number leaves a certain rest when it is divided by `parts`.
 SCATTER = """
 inline void report(global int* status, int tag, long index)
 {
@@ -116,7 +117,7 @@ inline void report(global int* status, int tag, long index)
 kernel void scatter_clear(global TOTAL* total, long offset, long count)
 {
     RANGE(count)
-    for (long g = FIRST; g < LAST; g += STEP) total[offset + g] = 0;
+    for (long g = FIRST; g < LAST; g += STEP) total[offset + g] = START;
 } kernel void scatter_rows(global TOTAL* total, global const long* index, global const ELEMENT* values, global int*
 status,
     long o, long oi, long ov, long n, long m, long k, int has_status, int tag)
@@ -132,22 +133,23 @@ status,
         }
         i += i < 0 ? n : 0;
         if (i < low || i >= high) continue;
-        for (long c = 0; c < m; c++) total[i * m + c] += load(values, ov + j * m + c);
+        for (long c = 0; c < m; c++) total[i * m + c] = COMBINE(total[i * m + c], load(values, ov + j * m + c));
     }
 } kernel void scatter_columns(global TOTAL* total, global const long* index, global const ELEMENT* values, global int*
 status,
-    long o, long oi, long ov, long n, long m, long k, int has_status, int tag)
+    long o, long oi, long ov, long n, long m, long k, int has_status, int tag, long parts)
 {
     total += o; index += oi;
-    for (long c = get_global_id(0); c < m; c += get_global_size(0)) {
+    for (long g = get_global_id(0); g < m * parts; g += get_global_size(0)) {
+        long c = g % m, part = g / m;
         for (long j = 0; j < k; j++) {
             long i = index[j];
             if (i < -n || i >= n) {
-                if (has_status && c == 0) report(status, tag, i);
+                if (has_status && g == 0) report(status, tag, i);
                 continue;
             }
             i += i < 0 ? n : 0;
-            total[i * m + c] += load(values, ov + j * m + c);
+            if (i % parts == part) total[i * m + c] = COMBINE(total[i * m + c], load(values, ov + j * m + c));
         }
     }
 }
@@ -159,7 +161,36 @@ kernel void scatter_round(global const TOTAL* total, global ELEMENT* out, long o
 """
 
 
-def scatter_add(dtype: str, *, chunked: bool) -> str:
+# NaN wins over numbers.
+COMBINATIONS = {
+    "add": "((a) + (b))",
+    "multiply": "((a) * (b))",
+    "max": "((a) != (a) || (a) > (b) ? (a) : (b))",
+    "min": "((a) != (a) || (a) < (b) ? (a) : (b))",
+}
+LIMITS = {
+    "char": "CHAR", "short": "SHRT", "int": "INT", "long": "LONG", "uchar": "UCHAR", "ushort": "USHRT", "uint": "UINT",
+    "ulong": "ULONG",
+}  # fmt: skip
+
+
+def start_of(mode: str, dtype: str) -> str:
+    """Return what a scatter of a mode leaves where nothing goes.
+
+    >>> start_of("max", "int32"), start_of("max", "uint8"), start_of("min", "float16"), start_of("multiply", "int8")
+    ('INT_MIN', '0', 'INFINITY', '1')
+    """
+    if mode in ("add", "multiply"):
+        return "0" if mode == "add" else "1"
+    if "float" in dtype:
+        return "-INFINITY" if mode == "max" else "INFINITY"
+    if mode == "max" and dtype.startswith("u"):
+        return "0"
+    return LIMITS[TYPES[dtype]] + ("_MIN" if mode == "max" else "_MAX")
+
+
+def scatter(dtype: str, mode: str, *, chunked: bool) -> str:
     """Return the program with kernels scatter_clear, scatter_rows, scatter_columns and scatter_round for a dtype."""
-    total = "#define TOTAL VALUE\n"
-    return PRELUDE + (CHUNKS if chunked else STRIDED) + accessors(dtype) + total + SCATTER
+    head = f"#define TOTAL VALUE\n#define START {start_of(mode, dtype)}\n#define COMBINE(a, b) {COMBINATIONS[mode]}\n"
+    values = accessors(dtype, signed=mode in ("max", "min"))
+    return PRELUDE + (CHUNKS if chunked else STRIDED) + values + head + SCATTER

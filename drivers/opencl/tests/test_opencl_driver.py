@@ -32,7 +32,7 @@ from polygrad_conformance.random_kernels import compare, random_case
 THOROUGH = bool(os.environ.get("POLYGRAD_TEST_THOROUGH"))
 cl = pytest.importorskip("pyopencl", reason="not run: needs pyopencl")
 
-from polygrad_opencl import devices, faults, matmul, plugin  # noqa: E402
+from polygrad_opencl import devices, faults, matmul, plugin, programs  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +175,16 @@ def test_a_kernel_that_does_not_compile_shows_source_and_log(driver):
         driver.session.store.program("kernel void broken(global float* a) { a[0] = nothing; }")
     assert "nothing" in caught.value.log
     assert "nothing" in caught.value.source
+
+
+def test_only_a_simulator_gets_code_without_optimisation():
+    def options(platform):
+        device = fake(platform, "a device", 0)
+        device.platform.version = device.version = device.driver_version = "1"
+        return programs.ProgramStore(cl, SimpleNamespace(context=None, device=device), None).options
+
+    assert options("Portable Computing Language") == "-w"
+    assert options("Oclgrind") == "-w -cl-opt-disable"
 
 
 SECOND_PROCESS = """
@@ -372,6 +382,29 @@ def test_scatter_add_accumulates_duplicates(driver, dtype, kind, monkeypatch):
     got = download(driver, handle, out)
     assert (got[:2] == 77).all()
     np.testing.assert_array_equal(got[2:], want.astype(numpy_dtype))
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+@pytest.mark.parametrize("mode", ["max", "min", "multiply"])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "int8", "uint16", "float16"])
+def test_scatter_reduce_combines_duplicates(driver, dtype, mode, kind, monkeypatch):
+    monkeypatch.setattr(driver.session, "kind", kind)
+    function, start = {
+        "max": (np.maximum, -np.inf), "min": (np.minimum, np.inf), "multiply": (np.multiply, 1),
+    }[mode]  # fmt: skip
+    if "float" not in dtype and mode != "multiply":
+        start = np.iinfo(dtype).min if mode == "max" else np.iinfo(dtype).max
+    rng = np.random.default_rng(4)
+    index, values = rng.integers(-7, 7, 12), rng.integers(0 if "u" in dtype else -3, 4, (12, 3)).astype(dtype)
+    values[0, 0] = np.nan if "float" in dtype else 3
+    index[index % 7 == 6] = 0  # nothing goes to the last row
+    out, want = np.full((7, 3), 77).astype(dtype), np.full((7, 3), start).astype(dtype)
+    function.at(want, index, values)
+    handle = upload(driver, out)
+    driver.op_scatter_reduce([Ref(handle, 0, (7, 3), (3, 1), dtype)], [
+        Ref(upload(driver, index), 0, (12,), (1,), "int64"), Ref(upload(driver, values), 0, (12, 3), (3, 1), dtype),
+    ], {"mode": mode})  # fmt: skip
+    np.testing.assert_array_equal(download(driver, handle, out), want)
 
 
 def test_scatter_add_reports_a_bad_index(driver):

@@ -6,7 +6,6 @@ Here: what the waist asks for. Not here: the compiler (`compiler.py`), the C tex
 import ctypes
 import functools
 import os
-import platform
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,10 +42,9 @@ class CcDriver(pg.DriverBase):
             raise pg.DriverUnavailable(f"there is no device cc:{ordinal}; the cores of a machine are one device, cc:0")
         self.compiler, self.lock, self.used = Compiler(), threading.Lock(), 0
         self.total, self.threads = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), os.cpu_count() or 1
-        self.pool = ThreadPoolExecutor(self.threads, "polygrad-cc")
-        self.programs: dict[pg.Kernel, Program] = {}
+        self.pool, self.programs = ThreadPoolExecutor(self.threads, "polygrad-cc"), dict[pg.Kernel, Program]()
         return pg.DeviceInfo(
-            "cc", 0, platform.processor() or platform.machine(), frozenset(DTYPES), frozenset(pg.SCALAR_OPS),
+            "cc", 0, os.uname().machine, frozenset(DTYPES), frozenset(pg.SCALAR_OPS),
             frozenset(pg.REDUCTIONS), version=self.compiler.version, extra={"threads": str(self.threads)},
             limits=pg.Limits(self.total, self.total, ALIGNMENT, partials=4 * self.threads),
             features=pg.Features(host_memory=True, correctly_rounded=True, thread_safety="free"),
@@ -87,14 +85,17 @@ class CcDriver(pg.DriverBase):
         out, a, b = map(_array, (*outs, *ins))
         out[...] = np.matmul(a, b, dtype=np.float32 if outs[0].dtype in STORAGE else out.dtype)
 
+    def source_text(self, kernel: pg.Kernel, ints: tuple[int, ...]) -> str:
+        kernel, ints = collapse(kernel, ints)
+        return cpu_style.render(kernel, cpu_style.plan(kernel, ints, self.threads, C99), C99).text
+
     def prepare_fused(self, kernel: pg.Kernel) -> pg.Prepared:
         return self.programs.setdefault(kernel, Program(self, kernel))
 
 
 def _array(ref: pg.Ref) -> Any:
-    dtype = compute_dtype(ref.dtype)
-    flat = ref.handle.memory[: ref.handle.memory.size // dtype.itemsize * dtype.itemsize].view(dtype)[ref.offset :]
-    return np.lib.stride_tricks.as_strided(flat, ref.shape, [dtype.itemsize * stride for stride in ref.strides])
+    size, memory = ITEMSIZE[ref.dtype], ref.handle.memory
+    return np.ndarray(ref.shape, compute_dtype(ref.dtype), memory, size * ref.offset, [size * s for s in ref.strides])
 
 
 class Program:

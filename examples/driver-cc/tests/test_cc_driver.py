@@ -97,6 +97,11 @@ def test_products_of_matrices(info, dtype):
     np.testing.assert_array_equal(flat.reshape(2, 3, 5).astype(float), a.astype(float) @ b[::-1].astype(float))
 
 
+def test_the_source_of_a_kernel_is_told(info):
+    case = random_case(3, dtypes=info.dtypes, scalar_ops=info.scalar_ops, reductions=info.reductions)
+    assert "void" in plugin.polygrad_source(info, case.kernel, case.ints)
+
+
 def test_absurd_sizes_are_refused(info):
     with pytest.raises(OutOfMemory, match=r"cc:0 cannot allocate 2\d{18,} bytes: 0 of \d+ are in use; drop arrays"):
         plugin.polygrad_allocate(info, 1 << 61)

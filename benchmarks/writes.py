@@ -1,0 +1,108 @@
+"""What views, writes, gathers and scatters cost on a device, beside what they cost without care, and PyTorch.
+
+    python benchmarks/writes.py cpu:0
+
+Each ratio is of two times of one process that takes turns; a time is the best of many.
+
+Here: forms of reading and writing at places, and their times.
+Not here: which driver does what.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+import polygrad as pg
+from polygrad.array.object import Array
+from polygrad.graph.functions import F
+
+ROWS, COLUMNS = 1000, 1000
+TOKENS, WIDTH, WORDS = 8192, 768, 50257
+
+
+def filled(looked_at: bool, held: bool) -> None:
+    """Write the rows of an array one by one; if *held*, somebody keeps each old value, so that it is copied."""
+    x, row = pg.zeros((ROWS // 10, COLUMNS), dtype="float32").realize(), pg.ones(COLUMNS, dtype="float32").realize()
+    for k in range(ROWS // 10):
+        old = x.detach() if held else None
+        x[k] = row
+        if looked_at or held:
+            x.realize()
+        del old
+    x.realize()
+    pg.synchronize()
+
+
+def views(create: bool) -> None:
+    """Transpose a small array many times, as a view or as a node alone."""
+    x = pg.ones((2, 3), dtype="float32").realize()
+    node = x._node
+    for _ in range(2000):
+        _ = x.mT if create else Array(F.swap_last(node))
+
+
+def turns(first: Callable[[], object], second: Callable[[], object], seconds: float) -> tuple[float, float]:
+    """Return the shortest times of two functions that take turns."""
+    first(), second()
+    best = [float("inf"), float("inf")]
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for k, function in enumerate((first, second)):
+            began = time.perf_counter()
+            function()
+            best[k] = min(best[k], time.perf_counter() - began)
+    return best[0], best[1]
+
+
+def peers(seconds: float) -> None:
+    """Print gathers and scatters of rows beside PyTorch's, where it is installed and the device is the host's."""
+    try:
+        import torch  # a peer, not a need
+    except ImportError:
+        print("PyTorch is not installed: no peers")
+        return
+    rng = np.random.default_rng(0)
+    table, at = rng.standard_normal((WORDS, WIDTH)).astype(np.float32), rng.integers(0, WORDS, TOKENS)
+    rows = rng.standard_normal((TOKENS, WIDTH)).astype(np.float32)
+    theirs = torch.from_numpy(table), torch.from_numpy(at), torch.from_numpy(rows)
+    x, i, v = pg.asarray(table), pg.asarray(at), pg.asarray(rows)
+    pg.realize(x, i, v)
+    zeros = pg.zeros((WORDS, WIDTH), dtype="float32")
+
+    def show(name: str, ours: Callable[[], object], peer: Callable[[], object]) -> None:
+        a, b = turns(ours, peer, seconds)
+        print(f"{name:<34} {a * 1e3:9.2f} ms  PyTorch {b * 1e3:9.2f} ms  ratio {a / b:5.2f}")
+
+    show("gather of rows", lambda: x[i].realize(), lambda: theirs[0][theirs[1]])
+    show(
+        "scatter-add of rows into zeros",
+        lambda: zeros.at[i].add(v).realize(),
+        lambda: torch.zeros(WORDS, WIDTH).index_add_(0, theirs[1], theirs[2]),
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("device", nargs="?", default="cpu:0")
+    parser.add_argument("--seconds", type=float, default=3.0, help="for each pair of times")
+    arguments = parser.parse_args()
+    with pg.device(arguments.device):
+        for name, first, second, count in (
+            ("a row written, looked at", lambda: filled(True, False), lambda: filled(True, True), ROWS // 10),
+            ("a row written, looked at last", lambda: filled(False, False), lambda: filled(True, True), ROWS // 10),
+        ):
+            a, b = turns(first, second, arguments.seconds)
+            a, b = a / count * 1e6, b / count * 1e6
+            print(f"{name:<34} {a:9.1f} us  copied  {b:9.1f} us  ratio {a / b:5.2f}")
+        a, b = turns(lambda: views(True), lambda: views(False), arguments.seconds)
+        a, b = a / 2e3 * 1e6, b / 2e3 * 1e6
+        print(f"{'a view':<34} {a:9.2f} us  a node  {b:9.2f} us  ratio {a / b:5.2f}")
+        if arguments.device.startswith("cpu"):
+            peers(arguments.seconds)
+
+
+if __name__ == "__main__":
+    main()

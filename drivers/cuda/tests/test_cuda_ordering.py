@@ -1,0 +1,144 @@
+"""Running reductions, sorting and finding what is true on a GPU.
+
+Here: the driver's ops against NumPy, at any offset. Not here: what is made of them.
+"""
+
+import importlib.util
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from polygrad.driver import DriverUnavailable, Ref
+from polygrad_cuda import ordering_sources
+from polygrad_cuda.driver import CudaDriver
+from polygrad_cuda.scratch import contiguous_strides
+
+DTYPES = [
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
+    "float64",
+]  # fmt: skip
+SHAPES = [(1,), (3,), (33,), (256,), (2048,), (2049,), (5, 130), (2, 3, 40), (3, 9000), (1000, 7), (500_003,)]
+PAD = 3  # elements in front of operands and results
+NOISE = 0xA5
+
+
+def np_dtype(name):
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def test_every_text_has_all_its_parts():
+    for dtype, kind in itertools.product(DTYPES, ("sum", "prod", "max", "min")):
+        text = ordering_sources.scan(dtype, kind, np_dtype(dtype).itemsize)
+        assert text.count("typedef") == 2
+        assert "IDENTITY (" in text
+    for dtype, rows in itertools.product(DTYPES, (False, True)):
+        assert "key_of" in ordering_sources.sort(dtype, np_dtype(dtype).itemsize, rows)
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    if importlib.util.find_spec("cupy") is None:
+        pytest.skip("not run: needs CuPy and an NVIDIA GPU")
+    driver = CudaDriver()
+    try:
+        driver.open(0, {})
+    except DriverUnavailable as error:
+        pytest.skip(f"not run: {error}")
+    return driver
+
+
+def put(driver, array, dtype):
+    """Return an operand, or room for a result, with noise on both sides."""
+    size = array.dtype.itemsize
+    edge = np.full(PAD * size, NOISE, np.uint8)
+    padded = np.concatenate([edge, np.ascontiguousarray(array).reshape(-1).view(np.uint8), edge])
+    handle = driver.allocate(padded.nbytes)
+    whole = Ref(handle, 0, (padded.nbytes,), (1,), "uint8")
+    driver.op_write((whole,), (), {"data": memoryview(padded)})
+    return Ref(handle, PAD, array.shape, contiguous_strides(array.shape), dtype)
+
+
+def take(driver, ref):
+    """Return a result, after a look at what stands around it, and free it."""
+    dtype = np_dtype(ref.dtype)
+    nbytes = int(np.prod(ref.shape)) * dtype.itemsize
+    padded = np.empty(nbytes + 2 * PAD * dtype.itemsize, np.uint8)
+    driver.op_read((), (Ref(ref.handle, 0, padded.shape, (1,), "uint8"),), {"into": memoryview(padded)})
+    driver.free(ref.handle)
+    edge = PAD * dtype.itemsize
+    assert (padded[:edge] == NOISE).all()
+    assert (padded[-edge:] == NOISE).all()
+    return padded[edge:-edge].copy().view(dtype).reshape(ref.shape)
+
+
+def drawn(rng, shape, dtype):
+    if dtype == "bool":
+        return rng.random(shape) < 0.5
+    if "float" in dtype:
+        x = np.round(rng.normal(size=shape) * 5).astype(np.float32)
+        for special in (np.nan, -np.nan, np.inf, -np.inf, -0.0):
+            x = np.where(rng.random(shape) < 0.04, np.float32(special), x)
+        return x.astype(np_dtype(dtype))
+    info = np.iinfo(dtype)
+    x = np.clip(rng.integers(-300, 300, shape), max(info.min, -300), min(info.max, 300)).astype(dtype)
+    return np.where(rng.random(shape) < 0.02, np.asarray(info.min, dtype), x)
+
+
+def wide(x):
+    return x.astype(np.float32) if x.dtype == ml_dtypes.bfloat16 else x
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sort_is_numpys_stable_one(gpu, dtype):
+    rng = np.random.default_rng(3)
+    for shape in SHAPES:
+        x = drawn(rng, shape, dtype)
+        source = put(gpu, x, dtype)
+        values, places = put(gpu, np.zeros_like(x), dtype), put(gpu, np.zeros(shape, np.int64), "int64")
+        gpu.op_sort((values, places), (source,), {})
+        want = np.argsort(wide(x), axis=-1, kind="stable")
+        np.testing.assert_array_equal(take(gpu, places), want)
+        bits = np.dtype(f"u{x.dtype.itemsize}")
+        np.testing.assert_array_equal(take(gpu, values).view(bits), np.take_along_axis(x, want, -1).view(bits))
+        gpu.free(source.handle)
+
+
+@pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_scan_is_numpys_accumulate(gpu, dtype, kind):
+    if dtype == "bool" and kind in ("sum", "prod"):
+        return  # the core casts first
+    ufunc = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[kind]
+    rng = np.random.default_rng(4)
+    for shape in SHAPES:
+        x = drawn(rng, shape, dtype)
+        counted = "float" in dtype and kind in ("sum", "prod")
+        if counted:
+            # Sums of 16-bit floats stay in range: their signs alternate.
+            x = rng.uniform(0.999, 1.001, shape)
+            x = (x * np.where(np.arange(shape[-1]) % 2, -1, 1) if kind == "sum" else x).astype(np_dtype(dtype))
+        if counted and kind == "prod" and shape[-1] > 10_000:
+            continue
+        source, out = put(gpu, x, dtype), put(gpu, np.zeros_like(x), dtype)
+        gpu.op_scan((out,), (source,), {"kind": kind})
+        got = take(gpu, out)
+        gpu.free(source.handle)
+        if counted:
+            want = ufunc.accumulate(x.astype(np.float64), axis=-1)
+            limit = {"float64": 1e-10, "float32": 3e-3, "float16": 2e-2, "bfloat16": 5e-2}[dtype]
+            np.testing.assert_allclose(got.astype(np.float64), want, rtol=limit, atol=limit * 10)
+        else:
+            np.testing.assert_array_equal(wide(got), ufunc.accumulate(wide(x), axis=-1, dtype=wide(x).dtype))
+
+
+def test_positions_of_what_is_true(gpu):
+    rng = np.random.default_rng(5)
+    for n, density in ((1, 1.0), (63, 0.5), (4096, 0.1), (1_000_001, 0.7), (70_000, 0.0)):
+        mask = rng.random(n) < density
+        mask[-1] = True
+        source, out = put(gpu, mask, "bool"), put(gpu, np.zeros(mask.sum(), np.int64), "int64")
+        gpu.op_nonzero((out,), (source,), {})
+        np.testing.assert_array_equal(take(gpu, out), np.flatnonzero(mask))
+        gpu.free(source.handle)
