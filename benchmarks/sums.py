@@ -68,7 +68,7 @@ def main() -> None:
         a, b = (rng.random(shape, dtype=np.float32) for _ in range(2))
         x, y = (pg.asarray(v, device=arguments.device) for v in (a, b))
         result = form(pg, x, y)
-        ours = error_of(np.asarray(result), form, a, b)
+        ours = error_of(result.numpy(), form, a, b)
         theirs = error_of(form(np, a, b), form, a, b)
 
         def run(form=form, x=x, y=y) -> None:

@@ -31,9 +31,7 @@ ALL = (bool_, *INTEGERS, *FLOATS, *COMPLEX)
 BY_NAME = {d.name: d for d in ALL}
 
 # "bool" < "int" < "float" < "complex": the ladder that a Python scalar climbs.
-KINDS = {
-    d: "bool" if d is bool_ else "int" if d in INTEGERS else "float" if d in FLOATS else "complex" for d in ALL
-}
+KINDS = {d: "bool" if d is bool_ else "int" if d in INTEGERS else "float" if d in FLOATS else "complex" for d in ALL}
 DIFFERENTIABLE = frozenset((*FLOATS, *COMPLEX))  # the dtypes that have gradients
 _PART: dict[DType, DType] = {complex64: float32, complex128: float64}
 _WHOLE: dict[DType, DType] = {float16: complex64, bfloat16: complex64, float32: complex64, float64: complex128}

@@ -135,7 +135,10 @@ def test_safetensors_hold_complex64(device, tmp_path):
     path = tmp_path / "z.safetensors"
     pg.io.save_safetensors({"z": pg.asarray([Z, Z], dtype="complex64")}, path)
     assert pg.io.load_safetensors(path)["z"].tolist() == [Z, Z]
-    with pg.device("cpu:0"), pytest.raises(pg.DTypeError, match="cannot save z: safetensors files hold no complex128; conv"):
+    with (
+        pg.device("cpu:0"),
+        pytest.raises(pg.DTypeError, match="cannot save z: safetensors files hold no complex128; conv"),
+    ):
         pg.io.save_safetensors({"z": pg.asarray(Z)}, path)
 
 

@@ -13,7 +13,7 @@ from polygrad.array.creation import asarray
 from polygrad.array.keys import basic_place, entries_of_key, place_in, single_mask
 from polygrad.array.object import Array
 from polygrad.array.operators import operand
-from polygrad.array.views import Move, may_write, stored, view_of, write, write_root
+from polygrad.array.views import Move, Steps, may_write, stored, view_of, write, write_root
 from polygrad.errors import DTypeError, ShapeError
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node, aval
@@ -53,20 +53,35 @@ def assign(target: Array, key: Any, value: Any) -> None:
         If *value* does not broadcast to the place, or *target* is a broadcast view.
     """
     may_write(target)
-    node = target._node
-    put = value_for(target, value)
-    place = basic_place(key, node.aval.shape)
+    place = basic_place(key, target.shape)
     if place is None:
-        _assign_at_arrays(target, put, entries_of_key(key, target.device))
+        _assign_at_arrays(target, value_for(target, value), entries_of_key(key, target.device))
         return
-    wide = wide_value(F, put, place.shape)
-    if not shapes.size(place.shape):
-        return
-    link = target._link
+    root, steps = _place_in_root(target, place)
+    if isinstance(value, Array) and _shows(value, root, steps):
+        return  # the second half of x[key] += y: the view has been written to
+    wide = wide_value(F, value_for(target, value), place.shape)
+    if shapes.size(place.shape):
+        write_root(root, stored(root._node, steps, wide))
+
+
+def _place_in_root(target: Array, place: Place) -> tuple[Array, Steps]:
+    """Return the array at the root of *target*, and the way from there to a place without index arrays in *target*."""
+    link, shape, dtype = target._link, target.shape, target.dtype
     root, steps = link[:2] if type(link) is tuple else (target, ())
-    block = Move(slice_, (place.starts, place.steps, place.sizes))
-    steps = (*steps, (block, node.aval), (Move(reshape_, (place.shape,)), aval(place.sizes, node.aval.dtype)))
-    write_root(root, stored(root._node, steps, wide))
+    if not place.whole(shape):
+        steps = (*steps, (Move(slice_, (place.starts, place.steps, place.sizes)), aval(shape, dtype)))
+    if place.shape != place.sizes:
+        steps = (*steps, (Move(reshape_, (place.shape,)), aval(place.sizes, dtype)))
+    return root, steps
+
+
+def _shows(value: Array, root: Array, steps: Steps) -> bool:
+    """Whether an array is a view of *root* that was cut by the same steps."""
+    link = value._link
+    if type(link) is not tuple or link[0] is not root or len(link[1]) != len(steps):
+        return False
+    return all(a.op is b.op and a.attrs == b.attrs and u is v for (a, u), (b, v) in zip(link[1], steps, strict=True))
 
 
 def _assign_at_arrays(target: Array, put: Node, entries: list[Any]) -> None:

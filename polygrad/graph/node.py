@@ -462,7 +462,7 @@ def cast(node: Node, dtype: dtypes.DType) -> Node:
         return Pair(*[cast(p, dtypes.part(dtype)) for p in node.parents])
     if dtypes.KINDS[dtype] == "complex" and node.spec.op.kind != "scalar":
         return with_zero(cast(node, dtypes.part(dtype)))
-    if node.value is not None and node.device is None:
+    if node.device is None and node.value is not None and type(node.value) is not Siblings:
         return scalar(node.value, dtype)
     return apply(astype, (node,), (dtype,))
 

@@ -21,7 +21,6 @@ from polygrad.array.config import resolve
 from polygrad.array.evaluation import realize
 from polygrad.array.object import Array
 from polygrad.errors import DTypeError, StateError
-from polygrad.runtime import transfer
 
 _NAMES = {
     "bool": "BOOL",
@@ -84,7 +83,9 @@ def save_safetensors(
     held, entries = [], {}
     for name, array in arrays.items():
         if array.dtype.name not in _NAMES:
-            raise DTypeError(f"cannot save {name}: safetensors files hold no {array.dtype.name}; convert with .astype(...)")
+            raise DTypeError(
+                f"cannot save {name}: safetensors files hold no {array.dtype.name}; convert with .astype(...)"
+            )
         data = bytearray(max(1, array.nbytes))
         data[: array.nbytes] = interchange.as_bytes(interchange.to_numpy(array._node))
         held.append(data)  # the package is given addresses: the memory must outlive the call

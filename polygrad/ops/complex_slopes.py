@@ -11,28 +11,9 @@ and by p (the equations of Cauchy and Riemann). A slope may itself be differenti
 from collections.abc import Callable
 from typing import Any
 
-from polygrad.ops.table import composite, primitive
+from polygrad.ops.table import primitive
 
 MOST = 4  # real operands of an analytic function: two complex numbers
-
-
-@composite(reference=None, dtypes="float complex")
-def slope_(xp: Any, op: Any, number: Any, layout: Any, *inputs: Any) -> Any:
-    """Return the slope of *op* by its operand of that number, made once in a sweep however often it is asked for."""
-    from polygrad.graph.node import RECORDING  # noqa: PLC0415  the graph is made from this table
-
-    known = RECORDING.slopes
-    key = (op, number, *inputs)
-    found = None if known is None else known.get(key)
-    if found is None:
-        operands: dict[int, list[Any]] = {}
-        for (j, _), node in zip(layout, inputs, strict=True):
-            operands.setdefault(j, []).append(node)
-        given = [xp.pair_(*nodes) if len(nodes) > 1 else nodes[0] for nodes in operands.values()]
-        found = op.slopes[number](xp, *given)
-        if known is not None:
-            known[key] = found
-    return found
 
 
 def _rule(position: int) -> Callable[..., Any]:

@@ -137,6 +137,33 @@ def look_(xp: Any, x: Any) -> Any:
     return look(x)
 
 
+@composite(reference=None, dtypes=ALL)
+def slope_(xp: Any, op: Any, number: Any, layout: Any, *inputs: Any) -> Any:
+    """Return the slope of *op* by its operand of that number, made once in a sweep however often it is asked for."""
+    from polygrad.graph.node import RECORDING  # noqa: PLC0415  as above
+
+    known = RECORDING.slopes
+    key = (op, number, *inputs)
+    found = None if known is None else known.get(key)
+    if found is None:
+        operands: dict[int, list[Any]] = {}
+        for (j, _), node in zip(layout, inputs, strict=True):
+            operands.setdefault(j, []).append(node)
+        given = [xp.pair_(*nodes) if len(nodes) > 1 else nodes[0] for nodes in operands.values()]
+        found = op.slopes[number](xp, *given)
+        if known is not None:
+            known[key] = found
+    return found
+
+
+@composite(reference=None, dtypes=ALL, differentiable=False)
+def recorded_(xp: Any, x: Any) -> bool:
+    """Return whether a recording will want x's derivative: what it needs is then computed at once."""
+    from polygrad.graph.node import RECORDING  # noqa: PLC0415  as above
+
+    return bool(x.mask) and RECORDING.enabled
+
+
 def cast(xp: Any, x: Any, dtype: Any) -> Any:
     """Return x in *dtype*: x itself where it has it already, so that no node is made."""
     return x if x.dtype is dtype else xp.astype(x, dtype)

@@ -124,7 +124,7 @@ def cholesky(xp: Any, x: Any, /, *, upper: Any = False) -> Any:
     check_square("take the Cholesky factor of", x)
     a = computing(xp, "take the Cholesky factor of", x)
     if 0 in a.shape:
-        return a
+        return as_given(xp, a, x)
     low = split(xp, xp.cholesky_(merged(xp, a), is_complex(a)), is_complex(a))
     return as_given(xp, adjoint(xp, low) if upper else low, x)
 
@@ -172,8 +172,8 @@ def solve(xp: Any, x1: Any, x2: Any, /) -> Any:
     check_square("solve", x1)
     a, b, shape = _common(xp, "solve", x1, x2)
     if 0 in b.shape or 0 in a.shape:
-        return xp.reshape(b, shape)
-    return as_given(xp, xp.reshape(solve_matrices(xp, a, b), shape), x2 if x1.dtype == x2.dtype else a)
+        return as_given(xp, xp.reshape(b, shape), x1, x2)
+    return as_given(xp, xp.reshape(solve_matrices(xp, a, b), shape), x1, x2)
 
 
 def _triangular_reference(np: Any, a: Any, b: Any, upper: bool = False) -> Any:
@@ -191,8 +191,8 @@ def solve_triangular(xp: Any, x1: Any, x2: Any, /, *, upper: Any = False) -> Any
     check_square("solve", x1)
     a, b, shape = _common(xp, "solve", x1, x2)
     if 0 in b.shape or 0 in a.shape:
-        return xp.reshape(b, shape)
-    return as_given(xp, xp.reshape(triangular_solve(xp, a, b, bool(upper)), shape), x2 if x1.dtype == x2.dtype else a)
+        return as_given(xp, xp.reshape(b, shape), x1, x2)
+    return as_given(xp, xp.reshape(triangular_solve(xp, a, b, bool(upper)), shape), x1, x2)
 
 
 SQUARE: Calls = (((3, 3), {}), ((2, 4, 4), {}), ((1, 1), {}), ((0, 0), {}), ((2, 1, 3, 3), {}), ((0, 2, 2), {}))
@@ -204,7 +204,7 @@ def inv(xp: Any, x: Any, /) -> Any:
     check_square("invert", x)
     a = computing(xp, "invert", x)
     if 0 in a.shape:
-        return a
+        return as_given(xp, a, x)
     return as_given(xp, solve_matrices(xp, a, identity(xp, a.shape[:-2], a.shape[-1], a.dtype)), x)
 
 
@@ -295,7 +295,7 @@ def eigh(xp: Any, x: Any, /) -> Any:
     check_square("take the eigenvalues of", x)
     a = computing(xp, "take the eigenvalues of", x)
     if 0 in a.shape:
-        return EighResult(empty_of(xp, a.shape[:-1], dtypes.part(a.dtype)), a)
+        return EighResult(as_given(xp, empty_of(xp, a.shape[:-1], dtypes.part(a.dtype)), x), as_given(xp, a, x))
     w, v = xp.eigh_(merged(xp, a), is_complex(a))
     return EighResult(as_given(xp, w, x), as_given(xp, split(xp, v, is_complex(a)), x))
 
@@ -309,7 +309,7 @@ def eigvalsh(xp: Any, x: Any, /) -> Any:
     check_square("take the eigenvalues of", x)
     a = computing(xp, "take the eigenvalues of", x)
     if 0 in a.shape:
-        return empty_of(xp, a.shape[:-1], dtypes.part(a.dtype))
+        return as_given(xp, empty_of(xp, a.shape[:-1], dtypes.part(a.dtype)), x)
     return as_given(xp, xp.eigvalsh_(merged(xp, a), is_complex(a)), x)
 
 
@@ -360,7 +360,8 @@ def svd(xp: Any, x: Any, /, *, full_matrices: Any = True) -> Any:
     if 0 in a.shape:
         u, vh = ((*batch, m, m if full else k), (*batch, n if full else k, n))
         made = [_eye_like(xp, shape, a.dtype) for shape in (u, vh)]
-        return SVDResult(made[0], empty_of(xp, (*batch, k), dtypes.part(a.dtype)), made[1])
+        found = made[0], empty_of(xp, (*batch, k), dtypes.part(a.dtype)), made[1]
+        return SVDResult(*[as_given(xp, f, x) for f in found])
     u, s, vh = xp.svd_(merged(xp, a), full, is_complex(a))
     found = split(xp, u, is_complex(a)), s, split(xp, vh, is_complex(a))
     return SVDResult(*[as_given(xp, f, x) for f in found])
@@ -384,7 +385,7 @@ def svdvals(xp: Any, x: Any, /) -> Any:
     a = computing(xp, "take the singular values of", x)
     *batch, m, n = a.shape
     if 0 in a.shape:
-        return empty_of(xp, (*batch, min(m, n)), dtypes.part(a.dtype))
+        return as_given(xp, empty_of(xp, (*batch, min(m, n)), dtypes.part(a.dtype)), x)
     return as_given(xp, xp.svdvals_(merged(xp, a), is_complex(a)), x)
 
 
@@ -402,6 +403,7 @@ def qr(xp: Any, x: Any, /, *, mode: Any = "reduced") -> Any:
     *batch, m, n = a.shape
     if 0 in a.shape:
         inner = m if full else min(m, n)
-        return QRResult(_eye_like(xp, (*batch, m, inner), a.dtype), empty_of(xp, (*batch, inner, n), a.dtype))
+        found = _eye_like(xp, (*batch, m, inner), a.dtype), empty_of(xp, (*batch, inner, n), a.dtype)
+        return QRResult(*[as_given(xp, f, x) for f in found])
     q, r = xp.qr_(merged(xp, a), full, is_complex(a))
     return QRResult(*[as_given(xp, split(xp, f, is_complex(a)), x) for f in (q, r)])

@@ -265,7 +265,7 @@ def pinv(xp: Any, x: Any, /, *, rtol: Any = None) -> Any:
     check_matrix("take the pseudo-inverse of", x)
     a = computing(xp, "take the pseudo-inverse of", x)
     if 0 in a.shape:
-        return empty_of(xp, (*a.shape[:-2], a.shape[-1], a.shape[-2]), a.dtype)
+        return as_given(xp, empty_of(xp, (*a.shape[:-2], a.shape[-1], a.shape[-2]), a.dtype), x)
     tolerance = _tolerances(xp, a, rtol)
     batch = a.shape[:-2]
     if not hasattr(tolerance, "shape"):

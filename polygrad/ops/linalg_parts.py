@@ -204,6 +204,9 @@ def computing(xp: Any, words: str, x: Any) -> Any:
     return cast(xp, x, dtypes.float32) if x.dtype in (dtypes.float16, dtypes.bfloat16) else x
 
 
-def as_given(xp: Any, out: Any, x: Any) -> Any:
-    """Return a result in 16 bits if the operand was."""
-    return cast(xp, out, x.dtype) if x.dtype in (dtypes.float16, dtypes.bfloat16) else out
+def as_given(xp: Any, out: Any, *operands: Any) -> Any:
+    """Return a result in 16 bits if the operands were."""
+    dtype = operands[0].dtype
+    for x in operands[1:]:
+        dtype = dtypes.promote(dtype, x.dtype)
+    return cast(xp, out, dtype) if dtype in (dtypes.float16, dtypes.bfloat16) else out

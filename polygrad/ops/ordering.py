@@ -97,14 +97,6 @@ def sort_values_(xp: Any, x: Any, /) -> Any:
     return xp.sort(x, axis=-1, kind="stable")
 
 
-@composite(reference=None, dtypes=ALL, differentiable=False)
-def recorded_(xp: Any, x: Any) -> bool:
-    """Return whether a recording will want x's derivative: what it needs is then computed at once."""
-    from polygrad.graph.node import RECORDING  # noqa: PLC0415  the graph is made from this table
-
-    return bool(x.mask) and RECORDING.enabled
-
-
 def _real(words: str, *arrays: Any) -> None:
     for x in arrays:
         if dtypes.KINDS[x.dtype] == "complex":

@@ -16,9 +16,9 @@ derivative is zero or does not exist; the sweep sums a gradient over broadcast a
 
 Complex operands are pairs of real nodes. `complex` says what an op makes of them: "parts", the same op on the real and
 on the imaginary parts; a function ``(xp, *operands, **attrs)``, which is called in its place when an operand is
-complex; None, they are refused. A composite without a function is called as it is if its dtypes name "complex". `slopes`
-holds for each operand of an analytic function its complex derivative ``(xp, *operands) -> node``; without it the
-derivative of such a function is that of the real ops which it is recorded as.
+complex; None, they are refused. A composite without a function is called as it is if its dtypes name "complex".
+`slopes` holds for each operand of an analytic function its complex derivative ``(xp, *operands) -> node``; without it
+the derivative of such a function is that of the real ops which it is recorded as.
 """
 
 import inspect
@@ -133,7 +133,7 @@ def elementwise(
     domain: Any = (-2.0, 2.0),
     second: bool = True,
     tolerance: float = 1.0,
-    complex: Callable[..., Any] | str | None = None,
+    complex: Callable[..., Any] | str | None = None,  # noqa: A002  the fact's name
     slopes: tuple[Rule, ...] | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare an op of one IR instruction, or of the few that ``lower(builder, *values)`` emits.
@@ -181,7 +181,7 @@ def primitive(
     kinds: str = "bool int float",
     instr: str = "",
     batch: Rule | None = None,
-    complex: Callable[..., Any] | str | None = None,
+    complex: Callable[..., Any] | str | None = None,  # noqa: A002  the fact's name
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare a node that the schedule knows by *kind*. `infer(*avals, **attrs)` returns shape and dtype, or raises.
 
@@ -278,7 +278,7 @@ def composite(
     second: bool = True,
     tolerance: float = 1.0,
     differentiable: bool = True,
-    complex: Callable[..., Any] | None = None,
+    complex: Callable[..., Any] | None = None,  # noqa: A002  the fact's name
     slopes: tuple[Rule, ...] | None = None,
     where: str = "main",
 ) -> Callable[[Callable[..., Any]], Op]:

@@ -60,7 +60,8 @@ def ranks(x: Array) -> Array | None:
         spread = int(x.max()) - int(least)
         if spread > int(LOW):
             return None
-        return (x.view(f"u{size}") - least.view(f"u{size}")).astype(np.uint16 if spread <= SHORT else np.uint32)
+        above: Array = x.view(f"u{size}") - least.view(f"u{size}")
+        return above.astype(np.uint16 if spread <= SHORT else np.uint32)
     if x.dtype == np.float64:
         return None
     if size == 2:  # noqa: PLR2004  bytes: float16 and bfloat16, which NumPy may know as bits alone
@@ -109,16 +110,12 @@ def _cuts(keys: Array, parts: int) -> list[Any]:
 
 def _within(keys: Array, cuts: list[Any], k: int) -> Array:
     """Return which keys fall into part k; NaN into the last one."""
-    above = np.greater_equal(keys, cuts[k - 1]) if k else None
-    if k == len(cuts):
-        below = None
-        if keys.dtype.kind == "f":
-            above |= np.isnan(keys)
-    else:
-        below = np.less(keys, cuts[k])
-    if above is None or below is None:
-        return below if above is None else above  # type: ignore[return-value]  # there are two parts or more
-    return above & below
+    inside = np.greater_equal(keys, cuts[k - 1]) if k else np.ones(len(keys), bool)
+    if k < len(cuts):
+        inside &= np.less(keys, cuts[k])
+    elif keys.dtype.kind == "f":
+        inside |= np.isnan(keys)
+    return inside
 
 
 def _sort_shared(x: Array, out: Array, places: Array, threads: int) -> None:
