@@ -230,3 +230,16 @@ def test_gradcheck_sees_a_wrong_complex_rule():
         pg.testing.gradcheck(double, pg.asarray([1j, 2.0]), forward=False)
     with pytest.raises(pg.DTypeError, match="gradcheck needs complex128, got complex64"):
         pg.testing.gradcheck(double, pg.asarray([1j], dtype="complex64"))
+
+
+STANDARD = {
+    "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atanh", "conj", "cos", "cosh", "divide", "exp", "expm1",
+    "imag", "log", "log1p", "log2", "log10", "multiply", "negative", "positive", "pow", "real", "reciprocal", "sign",
+    "sin", "sinh", "square", "sqrt", "subtract", "tan", "tanh", "where", "sum", "prod", "mean", "cumulative_sum",
+    "cumulative_prod", "diff", "matmul", "tensordot", "vecdot", "take", "take_along_axis", "concat", "stack", "reshape",
+    "permute_dims", "roll", "repeat", "tile", "flip", "tril", "triu", "broadcast_to", "expand_dims", "squeeze",
+}  # fmt: skip
+
+
+def test_the_standards_functions_of_complex_numbers_are_among_them():
+    assert {op.name for op in OPS} >= STANDARD

@@ -13,7 +13,7 @@ import polygrad as pg
 from polygrad.array.object import Array
 from polygrad.array.tree import flatten
 from polygrad.graph.functions import F
-from polygrad.graph.node import apply
+from polygrad.graph.node import apply, parts
 from polygrad.ops.table import TABLE
 from polygrad.testing.draw import Draw
 from polygrad.testing.primitives import CALLS, operands_of
@@ -176,3 +176,33 @@ def test_operands_that_are_views_with_negative_steps(op):
             views = [pg.realize(turned(x)) for x in stored]
             pg.testing.gradcheck(function, *views)  # whose memory is read backwards
             pg.testing.gradcheck(lambda *xs, f=function: f(*map(turned, xs)), *stored)
+
+
+def ancestors(arrays):
+    seen, stack = set(), [p for x in arrays for p in parts(x._node)]
+    while stack:
+        n = stack.pop()
+        if n not in seen:
+            seen.add(n)
+            stack += n.parents
+    return seen
+
+
+# Differentiable ops that neither a sample nor a call above reaches, and what tests them instead.
+ELSEWHERE = {
+    "analytic_": "test_complex_gradients.py",
+    "call_output_": "test_jacobians.py and test_transforms.py",
+    "scatter_reduce_rows_": "maxima and minima: test_writes.py",
+    "transfer_": "test_arrays.py",
+}
+
+
+def test_every_differentiable_primitive_is_reached_by_a_check():
+    reached = set(CALLS)
+    with pg.device("cpu:0"):
+        for op in SMOOTH:
+            for function, inputs in samples(op, lambda x: x.size > 0):
+                reached |= {n.op.name for n in ancestors(flatten(function(*inputs))[0])}
+    left = {op.name for op in TABLE.values() if op.kind != "composite" and op.differentiable} - reached
+    hidden = {op.name for op in HIDDEN}
+    assert left - hidden <= ELSEWHERE.keys(), "give them a call in polygrad/testing/primitives.py"

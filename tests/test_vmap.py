@@ -286,6 +286,18 @@ def test_per_example_gradients_of_a_module(device):
     pg.sum(pg.vmap(layer)(x)).backward()
     assert layer.weight.grad.shape == (2, 3)
     assert layer.bias.grad.tolist() == [4.0, 4.0]
+    layer.weight.grad = None
+
+    def loss(parameters, v):
+        return pg.sum(pg.nn.functional_call(layer, parameters, v) ** 2)
+
+    parameters = dict(layer.named_parameters())
+    each_one = pg.vmap(pg.grad(loss), in_axes=(None, 0))(parameters, x * pg.asarray([[1.0], [2.0], [3.0], [4.0]]))
+    assert {k: g.shape for k, g in each_one.items()} == {"weight": (4, 2, 3), "bias": (4, 2)}
+    whole = pg.grad(lambda p: pg.sum(pg.vmap(loss, in_axes=(None, 0))(p, x)))(parameters)
+    assert whole["bias"].shape == (2,)
+    assert layer.weight.grad is None
+    assert layer.weight.is_leaf
 
 
 def test_tapes_and_eager_mode(device):

@@ -19,7 +19,6 @@ from polygrad.graph.node import (
     like_parts,
     parts,
     place,
-    with_zero,
 )
 from polygrad.ops.complex_slopes import analytic_
 from polygrad.ops.layout import expand_
@@ -104,8 +103,3 @@ def _analytic(xp: Any, op: Op, operands: tuple[Node, ...]) -> Node:
     layout = tuple([(j, k) for j, p in enumerate(operands) for k in range(len(parts(p)))])
     made = [apply(analytic_, (v, *inputs), (op, k, layout)) for k, v in enumerate(parts(value))]
     return like_parts(value, made)
-
-
-def as_complex(node: Node) -> Pair:
-    """Return a real float node with an imaginary part of zero; a complex one as it is."""
-    return node if isinstance(node, Pair) else with_zero(node)

@@ -15,7 +15,7 @@ Numerical Analysis (1987).
 import math
 from typing import Any
 
-from polygrad.ops.complex_arithmetic import length, sqrt_parts
+from polygrad.ops.complex_arithmetic import length
 from polygrad.ops.complex_exponential import log_size
 from polygrad.ops.complex_parts import and_, limits, on_parts, or_, swapped
 
@@ -34,6 +34,15 @@ def _near(xp: Any, a: Any, b: Any) -> tuple[Any, Any, Any]:
     return far, xp.where(far, 1.0, a), xp.where(far, 1.0, b)
 
 
+def _root(xp: Any, a: Any, b: Any) -> Parts:
+    """Return the parts of the square root of a number that is not far: `sqrt_parts` without its cares."""
+    x, y = xp.abs(a), xp.abs(b)
+    long = xp.sqrt(x + length(xp, x, y)) * math.sqrt(0.5)
+    short = xp.where(xp.equal(long, 0.0), y, 0.5 * (y / long))
+    forward = a >= 0.0
+    return xp.where(forward, long, short), xp.copysign(xp.where(forward, short, long), b)
+
+
 def _far_size(xp: Any, a: Any, b: Any) -> Any:
     """Return log(2 |z|) with the sign of b."""
     return xp.copysign(log_size(xp, a, b) + math.log(2.0), b)
@@ -42,8 +51,8 @@ def _far_size(xp: Any, a: Any, b: Any) -> Any:
 def asin_parts(xp: Any, a: Any, b: Any) -> Parts:
     """The arc sine."""
     far, x, y = _near(xp, a, b)
-    p, q = sqrt_parts(xp, 1.0 - x, -y)
-    r, s = sqrt_parts(xp, 1.0 + x, y)
+    p, q = _root(xp, 1.0 - x, -y)
+    r, s = _root(xp, 1.0 + x, y)
     re = xp.where(far, xp.atan2(a, xp.abs(b)), xp.atan2(x, p * r - q * s))
     im = xp.where(far, _far_size(xp, a, b), xp.asinh(p * s - q * r))
     open_end = and_(xp, xp.equal(a, 0.0), xp.not_equal(b, b))
@@ -53,8 +62,8 @@ def asin_parts(xp: Any, a: Any, b: Any) -> Parts:
 def acos_parts(xp: Any, a: Any, b: Any) -> Parts:
     """The arc cosine."""
     far, x, y = _near(xp, a, b)
-    p, q = sqrt_parts(xp, 1.0 - x, -y)
-    r, s = sqrt_parts(xp, 1.0 + x, y)
+    p, q = _root(xp, 1.0 - x, -y)
+    r, s = _root(xp, 1.0 + x, y)
     re = xp.where(far, xp.atan2(xp.abs(b), a), 2.0 * xp.atan2(p, r))
     im = xp.where(far, -_far_size(xp, a, b), xp.asinh(r * q - s * p))
     open_end = and_(xp, xp.equal(a, 0.0), xp.not_equal(b, b))

@@ -313,7 +313,7 @@ def eigvalsh(xp: Any, x: Any, /) -> Any:
     return as_given(xp, xp.eigvalsh_(merged(xp, a), is_complex(a)), x)
 
 
-@composite(reference=None, samples=matrices("hermitian", *SQUARE), dtypes=BOTH, where="linalg")
+@composite(reference=None, samples=matrices("apart", *SQUARE), dtypes=BOTH, where="linalg")
 def eig(xp: Any, x: Any, /) -> Any:
     """The complex eigenvalues, in no order, and eigenvectors (columns of length 1) of square matrices."""
     check_square("take the eigenvalues of", x)
@@ -325,7 +325,7 @@ def eig(xp: Any, x: Any, /) -> Any:
     return EigResult(split(xp, w, True), split(xp, v, True))
 
 
-@composite(reference=None, samples=matrices("hermitian", *SQUARE), dtypes=BOTH, where="linalg")
+@composite(reference=None, samples=matrices("apart", *SQUARE), dtypes=BOTH, where="linalg")
 def eigvals(xp: Any, x: Any, /) -> Any:
     """The complex eigenvalues of square matrices, in no order."""
     check_square("take the eigenvalues of", x)

@@ -33,7 +33,8 @@ def stand_in(found: State, node: Node) -> None:
     op, attrs, parents = node.spec.op, node.spec.attrs[1:], node.parents
     waiting = node.value.living()
     for p in parents:
-        p.device = p.device or found.name  # one made of constants alone has none yet
+        if p.device is None and p.spec.op.kind != "scalar":
+            p.device = found.name  # it is made of constants alone
     realize(parents)
     before, RECORDING.enabled = RECORDING.enabled, False
     try:

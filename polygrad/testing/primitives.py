@@ -16,6 +16,7 @@ CALLS: dict[str, tuple[list[Any], tuple[Any, ...]]] = {
     "alias": ([(3, 4)], ()),
     "astype": ([(3, 4)], (dtypes.float32,)),
     "bitcast": ([(3, 4)], (dtypes.int64,)),
+    "cofactors_": ([(2, 3, 3)], (False,)),
     "check_": ([((3, 2), -4, 3)], (4, False)),
     "expand_": ([(3, 1)], ((2, 3, 4),)),
     "gather_": ([(4, 5), ((3, 1), -4, 3)], ((3, 5), (-1, 1))),

@@ -171,7 +171,7 @@ class Matmul:
             return
         wide = dtype in ("float64", "int64", "uint64")
         large = min(layout.m, layout.n) >= LARGE and not wide
-        tile, deep = (32, 8) if session.simulated else (128, 8) if large else (64, 16)  # a simulator interprets
+        tile, deep = (16, 16) if session.simulated else (128, 8) if large else (64, 16)  # a simulator interprets
         size = (16 * -(-layout.n // tile), 16 * -(-layout.m // tile), batch)
         session.run(matmul_source.tiled(dtype, tile, deep), "matmul", size, (16, 16, 1), arguments)
 
