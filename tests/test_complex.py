@@ -384,3 +384,38 @@ def test_shapes_are_refused_in_the_users_words(device):
     z = pg.asarray(Z, dtype="complex64")
     with pytest.raises(pg.ShapeError, match=r"cannot divide shapes \[3\] and \[2\]"):
         z / pg.asarray([1j, 2], dtype="complex64")
+
+
+# Random programs: what is fused must mean what is written
+
+STEPS = {
+    "add": lambda xp, a, b: a + b,
+    "subtract": lambda xp, a, b: b - a * 0.5,
+    "multiply": lambda xp, a, b: a * b * 0.25,
+    "divide": lambda xp, a, b: a / (2.0 + xp.abs(b)),
+    "conjugate": lambda xp, a, b: xp.conj(a) * 1j,
+    "exponential": lambda xp, a, b: xp.exp(a * 0.1),
+    "root": lambda xp, a, b: xp.sqrt(a + 3.0),
+    "tangent": lambda xp, a, b: xp.tanh(a * 0.3) + b,
+    "parts": lambda xp, a, b: xp.real(a) - xp.imag(b) * 1j,
+    "sum": lambda xp, a, b: a - xp.mean(b, axis=0, keepdims=True),
+    "product": lambda xp, a, b: (a @ xp.permute_dims(b, (1, 0))) * 0.1 + a,
+    "select": lambda xp, a, b: xp.where(xp.real(a) > 0.1, a, xp.real(b)),
+    "turn": lambda xp, a, b: xp.roll(xp.flip(a, axis=0), 1, axis=1) + b,
+    "pick": lambda xp, a, b: xp.take(a, xp.asarray([2, 0, 1]), axis=0) * b,
+}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs(seed, device):
+    rng = np.random.default_rng(seed)
+    dtype = "complex128" if "complex128" in pg.__array_namespace_info__().dtypes(device=device) else "complex64"
+    values = [(rng.standard_normal((3, 3)) + 1j * rng.standard_normal((3, 3))).astype(dtype) for _ in range(2)]
+    arrays = [pg.asarray(v) for v in values]
+    for name in rng.choice(list(STEPS), 12):
+        a, b = rng.integers(0, len(values), 2)
+        values.append(STEPS[name](np, values[a], values[b]))
+        arrays.append(STEPS[name](pg, arrays[a], arrays[b]))
+    eps = np.finfo(dtype).eps
+    for got, want in zip(arrays[-3:], values[-3:], strict=True):
+        np.testing.assert_allclose(got.numpy(), want, rtol=3e3 * eps, atol=3e3 * eps * np.abs(want).max())

@@ -262,3 +262,7 @@ def test_sinc_near_zero(device):
         [-(math.pi**2) / 3 * 1e-8, -(math.pi**2) / 3 * 1e-3], rel=1e-4
     )
     assert second(pg.sinc, [0.0, 1e-6]) == pytest.approx([-(math.pi**2) / 3] * 2, rel=1e-5)
+
+
+def test_the_next_number_moves_with_its_first_operand(device):
+    assert both(pg.nextafter, [1.0, 2.0], [5.0, 0.0]) == ([1.0, 1.0], [0.0, 0.0])

@@ -161,6 +161,16 @@ def test_running_reductions(dtype, kind, device, rng):
             assert got.dtype == dtype
 
 
+@pytest.mark.parametrize("dtype", ["int32", "float32", "float64"])
+def test_running_reductions_of_one_long_row(dtype, device, rng):
+    held(dtype, device)
+    w = rng.integers(-9, 9, 300_003).astype(dtype)
+    x = pg.asarray(w)
+    np.testing.assert_array_equal(pg.cumulative_sum(x).numpy(), np.cumsum(w, dtype="int64"))
+    rising = w + np.arange(len(w), dtype=dtype) // 5
+    np.testing.assert_array_equal(pg.cumulative_max(pg.asarray(rising)).numpy(), np.maximum.accumulate(rising))
+
+
 def test_running_sums_keep_infinities_and_nan(device):
     for n in (5, 300):
         w = np.ones(n, np.float32)

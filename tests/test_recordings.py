@@ -7,6 +7,7 @@ import pytest
 
 import polygrad as pg
 from polygrad.array.recording import BITS
+from polygrad.runtime.structure import active_mask
 
 
 def leak(kind):
@@ -88,3 +89,15 @@ def test_a_leaf_and_a_leaked_value_in_one_product(device):
     assert inside == [True] * 3  # by w
     pg.sum(kept[0]).backward()
     assert w.grad.tolist() == [1.0, 1.0]
+
+
+def test_a_leaked_value_lets_go_of_its_operands(device):
+    leaked = leak("grad")  # not computed yet
+    held = []
+
+    def compute(x):
+        if leaked._node.mask & active_mask() and not held:  # this recording has the bit of the one that has ended
+            held.append(pg.realize(leaked)._node.parents)
+
+    turn_round(compute)
+    assert held == [()]

@@ -467,11 +467,16 @@ def test_filling_an_array_row_by_row_copies_it_at_most_once(device):
     x[0] = row
     x.realize()
     pg.synchronize()
-    held = pg.memory_stats()["peak"]
+    memory, held = x._node.storage.buffer, pg.memory_stats()["peak"]
     with pg.launch_counter() as lazily:
         for k in range(n):
             x[k] = row + float(k)
         x.realize()
+    assert x._node.storage.buffer is not memory  # this test holds it
+    memory = id(x._node.storage.buffer)
+    x[0] = row
+    x.realize()
+    assert id(x._node.storage.buffer) == memory
     assert lazily.allocations <= 1
     assert lazily.total <= n + 2
     assert pg.memory_stats()["peak"] <= held + 2 * n * m * 4
@@ -497,3 +502,32 @@ def test_a_value_that_somebody_may_still_ask_for_is_not_overwritten(device):
     other = pg.asarray(x)
     x[1] = -1.0
     assert other.tolist() == [0.0, -1.0, 4.0]
+
+
+def test_what_is_pending_on_an_old_value_is_computed_from_it(device):
+    x = pg.asarray([1.0, 2.0, 3.0], dtype="float32").realize()
+    pending = x[1:] * 3.0
+    total = pg.sum(pending)
+    x[1] = 7.0
+    pg.realize(x, total)  # the sum is all that is read of the old value now
+    assert pending.tolist() == [6.0, 9.0]
+    y = pg.asarray([1.0, 2.0, 3.0], dtype="float32").realize()
+    before = y * 2.0
+    y[0] = 7.0
+    both = y + before  # reads what it was and what it is
+    del before
+    pg.realize(both, y)
+    assert both.tolist() == [9.0, 6.0, 9.0]
+    assert y.tolist() == [7.0, 2.0, 3.0]
+
+
+def test_a_write_that_reads_what_it_overwrites_reads_the_old_value(device):
+    value = np.arange(6_000_000.0, dtype=np.float32)  # more than one thread of the cpu driver takes at a time
+    x = pg.asarray(value).realize()
+    for start, stop in ((0, -1), (1, None), (2, None), (0, -2)):  # the same place, one further on, ...
+        x[start:stop] = pg.sqrt(x[: stop if stop else -start] * 0.5 + 1.0)
+        value[start:stop] = np.sqrt(value[: stop if stop else -start] * np.float32(0.5) + np.float32(1.0))
+        x.realize()
+    x[::-1] = x * 1.0
+    value[::-1] = value.copy()
+    np.testing.assert_array_equal(x.numpy(), value)

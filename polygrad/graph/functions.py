@@ -78,7 +78,7 @@ def _elementwise(op: Op) -> Callable[..., Node]:
                 break
         if len(args) != arity:
             if op.name == "where" and len(args) == 1:
-                return F.nonzero(*args)  # what NumPy and PyTorch do with a condition alone
+                return F.nonzero(*args)  # type: ignore[no-any-return]  # as NumPy and PyTorch do with a condition alone
             raise TypeError(f"{op.name} takes {arity} operands, got {len(args)}")
         return apply(op, args)
 

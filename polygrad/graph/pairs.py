@@ -25,6 +25,9 @@ from polygrad.ops.layout import expand_
 from polygrad.ops.table import Op
 
 
+_PARTS = (dtypes.float32, dtypes.float64)
+
+
 def pair(re: Node, im: Node) -> Node:
     """Return re + i im, of two real float nodes that broadcast.
 
@@ -33,6 +36,8 @@ def pair(re: Node, im: Node) -> Node:
     DTypeError
         If a part is not of a float dtype.
     """
+    if re.aval is im.aval and re.device == im.device and re.aval.dtype in _PARTS:
+        return Pair(re, im)
     dtype = dtypes.promote(re.aval.dtype, im.aval.dtype)
     if dtypes.KINDS[dtype] != "float":
         raise DTypeError(f"cannot make a complex value of {dtype.name} parts: they must have a float dtype")
@@ -71,8 +76,9 @@ def record(xp: Any, op: Op, operands: tuple[Any, ...], attrs: Any) -> Any:
     if op.kind == "elementwise":
         operands = _alike(op, operands)
     if isinstance(rule, str):
-        both = [apply(op, tuple([p.parents[k] if type(p) is Pair else p for p in operands]), attrs) for k in (0, 1)]
-        return pair(*both) if both[0].aval is not both[1].aval or both[0].device != both[1].device else Pair(*both)
+        return pair(
+            *[apply(op, tuple([p.parents[k] if type(p) is Pair else p for p in operands]), attrs) for k in (0, 1)]
+        )
     if op.slopes is not None and RECORDING.enabled and any(p.mask for p in operands):
         return _analytic(xp, op, operands)
     return rule(xp, *operands, *(attrs or ()))
@@ -80,14 +86,18 @@ def record(xp: Any, op: Op, operands: tuple[Any, ...], attrs: Any) -> Any:
 
 def _alike(op: Op, operands: tuple[Node, ...]) -> tuple[Node, ...]:
     """Return operands of an elementwise op with parts of one dtype; refuse shapes and devices that do not fit."""
+    if len(operands) == 1:
+        return operands
+    x, y = operands[-2:]
+    if x.aval is y.aval and x.device == y.device and len(operands) == 2:  # noqa: PLR2004  two that are alike: the most
+        return operands
     first = 1 if op.name == "where" else 0
     dtype = operands[first].aval.dtype
     for p in operands[first:]:
         dtype = dtypes.promote(dtype, p.aval.dtype)
     of_part = dtypes.part(dtype)
-    if len(operands) > 1:
-        shapes.broadcast(op.verb, *[p.aval.shape for p in operands])
-        common_device(op, operands)
+    shapes.broadcast(op.verb, *[p.aval.shape for p in operands])
+    common_device(op, operands)
     return (*operands[:first], *[cast(p, dtype if type(p) is Pair else of_part) for p in operands[first:]])
 
 

@@ -15,29 +15,36 @@ from polygrad.ops.complex_parts import and_, both, is_complex, limits, on_parts,
 def add(xp: Any, x: Any, y: Any) -> Any:
     """x + y; a real operand leaves the imaginary part as it is."""
     if not is_complex(x):
-        return xp.pair_(x + xp.part_(y, 0), xp.part_(y, 1))
+        c, d = y.parents
+        return xp.pair_(x + c, d)
+    a, b = x.parents
     if not is_complex(y):
-        return xp.pair_(xp.part_(x, 0) + y, xp.part_(x, 1))
-    return xp.pair_(xp.part_(x, 0) + xp.part_(y, 0), xp.part_(x, 1) + xp.part_(y, 1))
+        return xp.pair_(a + y, b)
+    c, d = y.parents
+    return xp.pair_(a + c, b + d)
 
 
 def subtract(xp: Any, x: Any, y: Any) -> Any:
     """x - y; a real operand leaves the imaginary part as it is, or changes its sign."""
     if not is_complex(x):
-        return xp.pair_(x - xp.part_(y, 0), -xp.part_(y, 1))
+        c, d = y.parents
+        return xp.pair_(x - c, -d)
+    a, b = x.parents
     if not is_complex(y):
-        return xp.pair_(xp.part_(x, 0) - y, xp.part_(x, 1))
-    return xp.pair_(xp.part_(x, 0) - xp.part_(y, 0), xp.part_(x, 1) - xp.part_(y, 1))
+        return xp.pair_(a - y, b)
+    c, d = y.parents
+    return xp.pair_(a - c, b - d)
 
 
 def multiply(xp: Any, x: Any, y: Any) -> Any:
     """x * y; a real operand multiplies both parts."""
     if not is_complex(x):
-        return xp.pair_(x * xp.part_(y, 0), x * xp.part_(y, 1))
-    a, b = xp.part_(x, 0), xp.part_(x, 1)
+        c, d = y.parents
+        return xp.pair_(x * c, x * d)
+    a, b = x.parents
     if not is_complex(y):
         return xp.pair_(a * y, b * y)
-    c, d = xp.part_(y, 0), xp.part_(y, 1)
+    c, d = y.parents
     return xp.pair_(a * c - b * d, a * d + b * c)
 
 

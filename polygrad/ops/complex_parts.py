@@ -24,7 +24,7 @@ def is_complex(x: Any) -> bool:
 
 def both(xp: Any, z: Any) -> tuple[Any, Any]:
     """Return the real and the imaginary part of a node; of a real one, itself and a zero that broadcasts."""
-    return (xp.part_(z, 0), xp.part_(z, 1)) if is_complex(z) else (z, xp.constant(0.0, z.dtype))
+    return z.parents if is_complex(z) else (z, xp.constant(0.0, z.dtype))
 
 
 def swapped(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +44,7 @@ def on_parts(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a rule for complex operands from a function of the two parts that returns both parts of the value."""
 
     def rule(xp: Any, z: Any) -> Any:
-        return xp.pair_(*function(xp, xp.part_(z, 0), xp.part_(z, 1)))
+        return xp.pair_(*function(xp, *z.parents))
 
     return rule
 

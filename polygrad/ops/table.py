@@ -13,6 +13,7 @@ composite     written over the namespace `xp` of ops; its `reference` is indepen
 Derivatives. `vjp` holds for each operand a rule ``(xp, g, out, *operands, **attrs) -> gradient``, or None where the
 derivative is zero or does not exist; the sweep sums a gradient over broadcast axes itself. `jvp` holds for each operand
 ``(xp, t, out, *operands, **attrs) -> tangent``. For an elementwise op the Jacobian is diagonal, so one rule is both.
+The rule by which `vmap` reads an op is that of its kind (`batching.py`), or its own, `batch`.
 
 Complex operands are pairs of real nodes. `complex` says what an op makes of them: "parts", the same op on the real and
 on the imaginary parts; a function ``(xp, *operands, **attrs)``, which is called in its place when an operand is

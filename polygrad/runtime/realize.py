@@ -11,7 +11,7 @@ from typing import Any
 from polygrad import shapes
 from polygrad.driver.types import Ref
 from polygrad.errors import CaptureError, DTypeError
-from polygrad.graph.node import Node, Pair, describe, parts
+from polygrad.graph.node import Node, Pair, describe, parts, watches
 from polygrad.runtime.devices import State, check_alive, reopened, state, states
 from polygrad.runtime.memory import Buffer, Storage, size_class
 from polygrad.runtime.structure import Structure, active_mask
@@ -156,7 +156,7 @@ def _check_dtypes(found: State, order: list[Node]) -> None:
 def release(n: Node) -> None:
     """Let a realized node go of its operands, unless a recording needs them."""
     n.depth = 0
-    if not (n.mask & active_mask()) or n.spent:
+    if not watches(active_mask(), n) or n.spent:
         n.parents = ()
 
 

@@ -8,7 +8,7 @@ import sys
 from operator import attrgetter
 from typing import Any
 
-from polygrad.graph.node import Node, Siblings, scalar, spec_of
+from polygrad.graph.node import Node, Siblings, scalar, spec_of, watches
 from polygrad.runtime.claims import calibrate, find_claims
 from polygrad.runtime.memory import Buffer, Storage
 from polygrad.schedule.writes import Writes
@@ -82,7 +82,7 @@ class Structure:
         for k, n in enumerate(order):
             spec = n.spec
             flag = _ASKED if n in goal else 0
-            if n.mask & mask and not n.spent:
+            if n.mask & mask and not n.spent and watches(mask, n):
                 flag |= _TRACKED
             if spec.op.kind in KEEPING and (not flag or (spec.op.kind == "put" and flag == _TRACKED)):
                 costly.append(k)  # a recording does not need the value of a put

@@ -45,7 +45,7 @@ SUITES = (
     Suite("sklearn.metrics", "sklearn", ("-k", "array_api", "--pyargs", "sklearn.metrics"), 262),
     Suite("sklearn.others", "sklearn", ("-k", "array_api", "--pyargs", "sklearn.preprocessing", "sklearn.model_selection", "sklearn.mixture", "sklearn.utils"), 530),
     Suite("xarray", "scipy", ("--pyargs", "xarray.tests.test_array_api"), 13),
-    Suite("array-api-compat", "compat", ("-k", "array_api_strict", "--pyargs", "array_api_compat.tests"), 51),
+    Suite("array-api-compat", "compat", ("-k", "array_api_strict", "--pyargs", "array_api_compat.tests"), 46)  # and one more for each peer that is installed,
 )  # fmt: skip
 
 

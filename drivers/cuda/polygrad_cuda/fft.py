@@ -9,7 +9,7 @@ puts none.
 from typing import TYPE_CHECKING
 
 from polygrad.driver import Ref
-from polygrad_cuda.library_arrays import as_array, library_calls
+from polygrad_cuda.library_arrays import as_array, library_calls, put
 
 if TYPE_CHECKING:
     from polygrad_cuda.driver import CudaDriver
@@ -20,16 +20,17 @@ def fft(driver: "CudaDriver", out: Ref, x: Ref, inverse: bool) -> None:
     with library_calls(driver, "transforming") as cupy:
         values = as_array(driver, x, numbers=True)
         found = cupy.fft.ifft(values, norm="forward") if inverse else cupy.fft.fft(values)
-        as_array(driver, out, numbers=True)[...] = found
+        put(driver, out, found, numbers=True)
 
 
 def rfft(driver: "CudaDriver", out: Ref, x: Ref) -> None:
     """Transform real numbers into half a spectrum."""
     with library_calls(driver, "transforming") as cupy:
-        as_array(driver, out, numbers=True)[...] = cupy.fft.rfft(as_array(driver, x))
+        put(driver, out, cupy.fft.rfft(as_array(driver, x)), numbers=True)
 
 
 def irfft(driver: "CudaDriver", out: Ref, x: Ref, n: int) -> None:
     """Transform half a spectrum into n real numbers."""
     with library_calls(driver, "transforming") as cupy:
-        as_array(driver, out)[...] = cupy.fft.irfft(as_array(driver, x, numbers=True), n, norm="forward")
+        found = cupy.fft.irfft(as_array(driver, x, numbers=True), n, norm="forward")
+        put(driver, out, found)

@@ -38,6 +38,16 @@ def as_array(driver: "CudaDriver", ref: Ref, *, numbers: bool = False) -> Any:
     return cupy.ndarray(ref.shape[:-1], WHOLE[ref.dtype], pointer)
 
 
+def put(driver: "CudaDriver", ref: Ref, value: Any, *, numbers: bool = False) -> None:
+    """Copy what a library gave into the memory of a contiguous reference, wherever in a block it begins."""
+    plain = as_array(driver, ref)
+    if not numbers:
+        plain[...] = value
+        return
+    plain[..., 0] = value.real
+    plain[..., 1] = value.imag
+
+
 @contextlib.contextmanager
 def library_calls(driver: "CudaDriver", doing: str) -> Iterator[Any]:
     """Run CuPy's functions on the driver's stream, their results from CuPy's own pool, their errors as the waist's.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from polygrad.driver import Ref
-from polygrad_cuda.library_arrays import as_array, library_calls
+from polygrad_cuda.library_arrays import as_array, library_calls, put
 
 if TYPE_CHECKING:
     from polygrad_cuda.driver import CudaDriver
@@ -41,7 +41,7 @@ class LinearAlgebra:
     def _put(self, outs: Sequence[tuple[Ref, bool]], values: Any) -> None:
         """Copy results into the memory of the op's."""
         for (ref, numbers), value in zip(outs, values, strict=True):
-            as_array(self.driver, ref, numbers=numbers)[...] = value
+            put(self.driver, ref, value, numbers=numbers)
 
     def _each(self, function: Callable[..., Any], stack: Any) -> list[Any]:
         """Return the results of *function*, one or a tuple of them, for each matrix, put together."""

@@ -5,9 +5,9 @@ Here: `LinearAlgebra`, which the driver's op methods call. Not here: kernel text
 On a CPU device with unified memory NumPy's LAPACK works in the device's own memory: operands and results are mapped,
 which waits for the queue, and unmapped afterwards (`mapped.py`). Every other device has kernels of ours for
 elimination, Cholesky factors and triangular systems: a work-group takes a block of columns of a matrix, then all groups
-bring the rest up to date. Eigenvalues, singular values, QR and Fourier transforms have no kernels of ours: a device
-that cannot be mapped does not declare them, and the core borrows the host's, or composes transforms of products on the
-device. POLYGRAD_OPENCL_LINALG=own overrules the choice where there is one.
+bring the rest up to date. Eigenvalues, singular values and QR have no kernels of ours: a device that cannot be mapped
+does not declare them, and the core borrows the host's. Fourier transforms (`fft.py`) go either way too. With
+POLYGRAD_OPENCL_LINALG=own a CPU device does as these others do.
 """
 
 import math
@@ -18,17 +18,20 @@ from typing import Any
 import numpy as np
 
 from polygrad.driver import Ref
+from polygrad_opencl.fft import Transforms
 from polygrad_opencl.linalg_source import BLOCK, TILE, program
 from polygrad_opencl.mapped import HOST, by_host
 from polygrad_opencl.session import Argument, Session
 
 LONG, INT = np.dtype(np.int64), np.dtype(np.int32)
-NEED_HOST = frozenset(("eigh", "eig", "svd", "qr", "fft", "rfft", "irfft"))
+NEED_HOST = frozenset(("eigh", "eig", "svd", "qr"))
 COLUMNS = 32  # of right sides that one group solves
 
 
 def able(session: Session) -> bool:
-    """Return whether the device's memory can be mapped for LAPACK."""
+    """Return whether the device's memory is mapped for LAPACK."""
+    if os.environ.get("POLYGRAD_OPENCL_LINALG", "") == "own":
+        return False
     return session.kind == "cpu" and session.unified and not session.simulated
 
 
@@ -37,15 +40,24 @@ class LinearAlgebra:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.transforms = Transforms(session)
 
     def __call__(self, name: str, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         """Compute the op *name*."""
-        wish = os.environ.get("POLYGRAD_OPENCL_LINALG", "")
-        if able(self.session) and (wish != "own" or name in NEED_HOST):
+        if able(self.session):
             by_host(self.session, HOST[name], outs, ins, attrs)
         else:
             with self.session.lock:
                 getattr(self, f"_{name}")(outs, ins, attrs)
+
+    def _fft(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        self.transforms.fft(outs[0], ins[0], attrs["inverse"])
+
+    def _rfft(self, outs: Sequence[Ref], ins: Sequence[Ref], _attrs: Mapping[str, Any]) -> None:
+        self.transforms.rfft(outs[0], ins[0])
+
+    def _irfft(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        self.transforms.irfft(outs[0], ins[0], attrs["n"])
 
     # ---- launches -------------------------------------------------------------------------------------
 

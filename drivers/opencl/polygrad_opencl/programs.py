@@ -17,6 +17,8 @@ from polygrad.driver.caches import ProgramCache, key_of
 from polygrad_opencl.devices import is_simulator
 
 OPTIONS = "-w"  # no warnings about generated text; no flag that trades accuracy for speed, whatever the device
+# Without it a GPU's division and square root of float32 may be 2.5 and 3 ULP off; CPUs round right anyhow.
+EXACT = "-cl-fp32-correctly-rounded-divide-sqrt"
 # Oclgrind 21.10 misreads optimised code: a vector select whose arm is a constant 1 gives 255, and it stops at `freeze`.
 SIMULATED = f"{OPTIONS} -cl-opt-disable"
 
@@ -61,6 +63,10 @@ class ProgramStore:
         self._lock = threading.Lock()
         device = self.device
         self.options = SIMULATED if is_simulator(device) else OPTIONS
+        if device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT and not (
+            device.type & cl.device_type.CPU
+        ):
+            self.options += f" {EXACT}"
         platform = device.platform
         identity = (platform.name, platform.version, device.name, device.version, device.driver_version)
         unique = getattr(device, "hashable_model_and_version_identifier", None)

@@ -420,8 +420,20 @@ class Expressions:
         self.helper(name, lambda: self._integer_odd_helper(name, form))
         if source == form.dtype:
             return f"{name}({value})"
-        size = f"{name}({self.cast(self.scalar('absolute', source, (value,), width), source, form.dtype, width)})"
+        # By unsigned arithmetic: compilers take it that an absolute value is not negative, and the least integer's is.
+        absolute = f"pg_{form.dtype}_magnitude" + (f"x{width}" if width > 1 else "")
+        self.helper(absolute, lambda: self._magnitude_helper(absolute, form))
+        size = f"{name}({absolute}({self.cast(value, source, form.dtype, width)}))"
         return f"{self.dialect.math('copysign', 'float32')}({size}, {self.dialect.convert(value, 'float32', width)})"
+
+    def _magnitude_helper(self, name: str, form: Form) -> str:
+        """Return the absolute value of a signed integer, given and returned as the unsigned one of its bits."""
+        n = form.number
+        sign = f"a >> {n(8 * ITEMSIZE[form.dtype] - 1)}"
+        return (
+            f"{self.dialect.function} {form.type} {name}({form.type} a) {{\n"
+            f"    {form.type} s = {sign}; return (a ^ ({n(0)} - s)) + s;\n}}\n"
+        )
 
     def _integer_odd_helper(self, name: str, form: Form) -> str:
         n, width, dialect = form.number, form.width, self.dialect
