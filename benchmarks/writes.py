@@ -56,31 +56,55 @@ def turns(first: Callable[[], object], second: Callable[[], object], seconds: fl
     return best[0], best[1]
 
 
-def peers(seconds: float) -> None:
-    """Print gathers and scatters of rows beside PyTorch's, where it is installed and the device is the host's."""
-    try:
-        import torch  # a peer, not a need
-    except ImportError:
-        print("PyTorch is not installed: no peers")
-        return
+def on_the_host(table: np.ndarray, at: np.ndarray, rows: np.ndarray) -> tuple[str, Callable, Callable]:
+    """Return PyTorch's name, its gather and its scatter-add."""
+    import torch  # a peer, not a need
+
+    x, i, v = torch.from_numpy(table), torch.from_numpy(at), torch.from_numpy(rows)
+    return "PyTorch", lambda: x[i], lambda: torch.zeros(WORDS, WIDTH).index_add_(0, i, v)
+
+
+def on_a_gpu(table: np.ndarray, at: np.ndarray, rows: np.ndarray) -> tuple[str, Callable, Callable]:
+    """Return CuPy's name, its gather and its scatter-add."""
+    import cupy  # as above
+
+    x, i, v = cupy.asarray(table), cupy.asarray(at), cupy.asarray(rows)
+
+    def gather() -> None:
+        x[i]
+        cupy.cuda.get_current_stream().synchronize()
+
+    def scatter() -> None:
+        cupy.add.at(cupy.zeros((WORDS, WIDTH), cupy.float32), i, v)
+        cupy.cuda.get_current_stream().synchronize()
+
+    return "CuPy", gather, scatter
+
+
+def peers(seconds: float, device: str) -> None:
+    """Print gathers and scatters of rows beside those of a peer on the same device, where it is installed."""
     rng = np.random.default_rng(0)
     table, at = rng.standard_normal((WORDS, WIDTH)).astype(np.float32), rng.integers(0, WORDS, TOKENS)
     rows = rng.standard_normal((TOKENS, WIDTH)).astype(np.float32)
-    theirs = torch.from_numpy(table), torch.from_numpy(at), torch.from_numpy(rows)
+    try:
+        peer, gather, scatter = (on_the_host if device.startswith("cpu") else on_a_gpu)(table, at, rows)
+    except ImportError as error:
+        print(f"no peer: {error}")
+        return
     x, i, v = pg.asarray(table), pg.asarray(at), pg.asarray(rows)
-    pg.realize(x, i, v)
     zeros = pg.zeros((WORDS, WIDTH), dtype="float32")
+    pg.realize(x, i, v)
 
-    def show(name: str, ours: Callable[[], object], peer: Callable[[], object]) -> None:
-        a, b = turns(ours, peer, seconds)
-        print(f"{name:<34} {a * 1e3:9.2f} ms  PyTorch {b * 1e3:9.2f} ms  ratio {a / b:5.2f}")
+    def computed(make: Callable[[], pg.Array]) -> None:
+        make().realize()
+        pg.synchronize()
 
-    show("gather of rows", lambda: x[i].realize(), lambda: theirs[0][theirs[1]])
-    show(
-        "scatter-add of rows into zeros",
-        lambda: zeros.at[i].add(v).realize(),
-        lambda: torch.zeros(WORDS, WIDTH).index_add_(0, theirs[1], theirs[2]),
-    )
+    for name, ours, theirs in (
+        ("gather of rows", lambda: computed(lambda: x[i]), gather),
+        ("scatter-add of rows into zeros", lambda: computed(lambda: zeros.at[i].add(v)), scatter),
+    ):
+        a, b = turns(ours, theirs, seconds)
+        print(f"{name:<34} {a * 1e3:9.3f} ms  {peer:>7} {b * 1e3:9.3f} ms  ratio {a / b:5.2f}")
 
 
 def main() -> None:
@@ -100,8 +124,8 @@ def main() -> None:
         a, b = turns(lambda: views(True), lambda: views(False), arguments.seconds)
         a, b = a / 2e3 * 1e6, b / 2e3 * 1e6
         print(f"{'a view':<34} {a:9.2f} us  a node  {b:9.2f} us  ratio {a / b:5.2f}")
-        if arguments.device.startswith("cpu"):
-            peers(arguments.seconds)
+        if not arguments.device.startswith("opencl"):
+            peers(arguments.seconds, arguments.device)
 
 
 if __name__ == "__main__":

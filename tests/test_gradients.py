@@ -171,7 +171,7 @@ def test_gradcheck_wants_float64():
         ):
             pg.testing.gradcheck(pg.exp, pg.asarray([1.0], dtype="float32"))
         with pytest.raises(
-            pg.GradError, match="^gradcheck needs a float64 or complex128 array to differentiate by: none of the inputs is one$"
+            pg.GradError, match="^gradcheck needs a float64 or complex128 array to differentiate by: none"
         ):
             pg.testing.gradcheck(pg.square, pg.asarray([1]))
         with pytest.raises(

@@ -401,6 +401,39 @@ def test_a_gradient_of_a_complex_determinant_is_the_conjugate_of_its_cofactors(r
     np.testing.assert_allclose(got, np.conj(cofactors(a)), rtol=1e-10)
 
 
+def test_a_pseudo_inverse_of_lower_rank_is_differentiated_with_its_rank_held(rng):
+    tall, wide = pg.asarray(rng.standard_normal((4, 2))), pg.asarray(rng.standard_normal((2, 3)))
+    with pg.device("cpu:0"):
+        pg.testing.gradcheck(lambda b, c: pg.linalg.pinv(b @ c), tall, wide)
+        pg.testing.gradgradcheck(lambda b, c: pg.linalg.pinv(b @ c), tall, wide, tol=1e-5)
+
+
+def test_results_have_the_names_of_the_standard():
+    x = pg.eye(2)
+    assert pg.linalg.eigh(x)._fields == pg.linalg.eig(x)._fields == ("eigenvalues", "eigenvectors")
+    assert pg.linalg.svd(x)._fields == ("U", "S", "Vh")
+    assert pg.linalg.qr(x)._fields == ("Q", "R")
+    assert pg.linalg.slogdet(x)._fields == ("sign", "logabsdet")
+
+
+MAPPED = {
+    "det": pg.linalg.det,
+    "solve": lambda a: pg.linalg.solve(a, a[:, 0]),
+    "qr": lambda a: pg.linalg.qr(a).R,
+    "complex": lambda a: pg.abs(pg.linalg.inv(a + 1j * a.mT)),
+    "gradient of det": pg.grad(pg.linalg.det),
+    "gradient of svdvals": pg.grad(lambda a: pg.sum(pg.linalg.svdvals(a) ** 3)),
+    "gradient of fft": pg.grad(lambda a: pg.sum(pg.abs(pg.fft.fft(a)) ** 3)),
+}
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_a_mapped_function_is_that_of_each_example(name, rng):
+    x = pg.asarray(rng.standard_normal((4, 3, 3)) + 3 * np.eye(3))
+    want = np.stack([MAPPED[name](x[k]).numpy() for k in range(4)])
+    np.testing.assert_allclose(pg.vmap(MAPPED[name])(x).numpy(), want, rtol=1e-10, atol=1e-12)
+
+
 # ---- what a device lacks -----------------------------------------------------------------------------------------
 
 

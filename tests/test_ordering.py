@@ -90,6 +90,26 @@ def test_values_and_positions_of_one_sort(device, rng):
     same(top, np.sort(w, axis=-1, kind="stable"))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_the_first_of_long_rows_are_those_of_the_sorted_ones(dtype, device, rng):
+    for n, k in ((1 << 15, 5), (40_001, 50), (100_003, 1)):
+        ties = rng.integers(-20, 20, (2, n)).astype(dtype)
+        rows = [ties, rng.permutation(2 * n).reshape(2, n).astype(dtype)]
+        if dtype == "float32":
+            rows += [np.where(rng.random((2, n)) < 1e-3, np.nan, ties), np.where(ties < 20, -np.inf, ties)]
+        for w in rows:
+            w = w.astype(dtype)
+            top, places = pg.topk(pg.asarray(w), k)
+            np.testing.assert_array_equal(places.numpy(), descending_places(w)[:, :k])
+            same(top, np.take_along_axis(w, places.numpy(), -1))
+            low = pg.topk(pg.asarray(w), k, largest=False)[1].numpy()
+            np.testing.assert_array_equal(low, np.argsort(w, axis=-1, kind="stable")[:, :k])
+    x = pg.asarray(rng.permutation(50_000).astype("float32"))
+    slope = pg.grad(lambda v: pg.sum(pg.topk(v, 3)[0] * pg.asarray([1.0, 2.0, 3.0], dtype="float32")))(x)
+    np.testing.assert_array_equal(slope.numpy()[np.argsort(x.numpy())[:-4:-1]], [1.0, 2.0, 3.0])
+    assert pg.sum(slope).item() == 6.0
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_long_rows_and_constant_rows(dtype, device, rng):
     held(dtype, device)

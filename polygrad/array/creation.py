@@ -30,7 +30,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
         The wanted device; an Array stays on its own.
     copy : bool, optional
         None copies foreign memory, so that later writes to it do not matter. False takes it as it is, and raises if the
-        device cannot.
+        device cannot; writes into the array then take memory of their own, and never reach the foreign one.
 
     Raises
     ------

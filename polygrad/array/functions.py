@@ -180,8 +180,8 @@ def same_device(op: str, *arrays: Array) -> None:
 
 
 def make_all() -> dict[str, dict[str, Callable[..., Any]]]:
-    """Return the public functions by name, for each namespace: main, linalg, fft."""
-    out: dict[str, dict[str, Callable[..., Any]]] = {"main": {}, "linalg": {}, "fft": {}}
+    """Return the public functions by name, for each namespace: main, linalg, fft, special."""
+    out: dict[str, dict[str, Callable[..., Any]]] = {"main": {}, "linalg": {}, "fft": {}, "special": {}}
     for op in TABLE.values():
         if op.name.endswith("_") or not op.public or op.name in PRIVATE:
             continue

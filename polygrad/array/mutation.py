@@ -17,7 +17,7 @@ from polygrad.array.views import Move, Steps, may_write, stored, view_of, write,
 from polygrad.errors import DTypeError, ShapeError
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node, aval
-from polygrad.ops.indexing import Place, read
+from polygrad.ops.indexing import Place, read, read_rows
 from polygrad.ops.layout import reshape_, slice_
 from polygrad.ops.placing import wide_value
 
@@ -27,6 +27,8 @@ def taken(source: Array, key: Any) -> Array:
     basic = basic_place(key, source._node.aval.shape)
     if basic is not None:
         return view_of(source, _read, basic)
+    if isinstance(key, Array) and dtypes.KINDS[key.dtype] == "int" and source.ndim:
+        return Array(read_rows(F, source._node, key._node))
     entries = entries_of_key(key, source.device)
     node, place = place_in(entries, source._node, source.device)
     if node is not source._node or place.arrays:

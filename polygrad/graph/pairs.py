@@ -24,7 +24,6 @@ from polygrad.ops.complex_slopes import analytic_
 from polygrad.ops.layout import expand_
 from polygrad.ops.table import Op
 
-
 _PARTS = (dtypes.float32, dtypes.float64)
 
 

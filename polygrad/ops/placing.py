@@ -156,7 +156,13 @@ def _set(xp: Any, x: Any, values: Any, fold: Fold) -> Any:
 
 
 def _add(xp: Any, x: Any, values: Any, fold: Fold) -> Any:
-    return xp.reshape_(x, (fold.count, fold.length)) + xp.scatter_rows_(fold.rows_of(values), fold.rows, fold.count)
+    total = xp.scatter_rows_(fold.rows_of(values), fold.rows, fold.count)
+    base = x
+    while base.storage is None and base.spec.op.kind in ("reshape", "expand"):
+        base = base.parents[0]
+    if base.spec.op.kind == "scalar" and base.value == 0:
+        return total  # sums start from zeros anyway
+    return xp.reshape_(x, (fold.count, fold.length)) + total
 
 
 def _product(xp: Any, values: Any, fold: Fold) -> Any:

@@ -48,6 +48,7 @@ class Op:
         "jvp",
         "kind",
         "kinds",
+        "long",
         "lower",
         "name",
         "params",
@@ -72,6 +73,7 @@ class Op:
         self.kinds: str = facts.get("kinds", "")
         self.compares: bool = facts.get("compares", False)
         self.lower: Callable[..., Any] | None = facts.get("lower")
+        self.long: bool = facts.get("long", False)  # `lower` emits so many instructions that the schedule counts them
         self.infer: Callable[..., Any] | None = facts.get("infer")
         self.vjp: tuple[Rule | None, ...] | None = facts.get("vjp")
         self.jvp: tuple[Rule | None, ...] | None = facts.get("jvp")
@@ -88,7 +90,7 @@ class Op:
         self.params: Callable[..., dict[str, Any]] | None = facts.get("params")
         self.fallback: Callable[..., Any] | None = facts.get("fallback")
         self.public: bool = facts.get("public", True)
-        self.where: str = facts.get("where", "main")  # the namespaces that show it: main, linalg, fft, or several
+        self.where: str = facts.get("where", "main")  # the namespaces that show it: main, linalg, fft, special, several
         self.second: bool = facts.get("second", True)  # gradgradcheck applies
         # A factor on the test's own; the reason stands beside the declaration.
         self.tolerance: float = facts.get("tolerance", 1.0)
@@ -136,8 +138,10 @@ def elementwise(
     tolerance: float = 1.0,
     complex: Callable[..., Any] | str | None = None,  # noqa: A002  the fact's name
     slopes: tuple[Rule, ...] | None = None,
+    where: str = "main",
+    long: bool = False,
 ) -> Callable[[Callable[..., Any]], Op]:
-    """Declare an op of one IR instruction, or of the few that ``lower(builder, *values)`` emits.
+    """Declare an op of one IR instruction, or of those that ``lower(builder, *values)`` emits: *long* if they are many.
 
     *domain* is where its operands are drawn from in tests: one pair, or one for each operand.
     """
@@ -165,6 +169,8 @@ def elementwise(
                 tolerance=tolerance,
                 complex=complex,
                 slopes=slopes,
+                where=where,
+                long=long,
             )
         )
 
@@ -283,7 +289,7 @@ def composite(
     slopes: tuple[Rule, ...] | None = None,
     where: str = "main",
 ) -> Callable[[Callable[..., Any]], Op]:
-    """Declare an op written over `xp`, shown in the namespaces that *where* names: main, linalg, fft, or several.
+    """Declare an op written over `xp`, shown in the namespaces that *where* names: main, linalg, fft, special, or several.
 
     *reference* takes the same arguments as NumPy arrays; it is None only where a test by hand exists.
     """

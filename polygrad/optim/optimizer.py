@@ -5,9 +5,11 @@ Not here: the update formulas (`algorithms.py`), schedules (`lr_scheduler.py`).
 
 Hyper-parameters are Python numbers in `groups`, read at each step and passed to kernels as launch arguments: changing
 them builds nothing. State is kept by the parameter's name; a parameter that appears twice (tied weights) is updated
-once.
+once. A 16-bit parameter has its value in float32 in the state too, as ``"master"``, so that steps smaller than a digit
+of the parameter add up; if somebody else changes the parameter, the master follows it at the next step.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -23,6 +25,8 @@ from polygrad.nn import pending
 from polygrad.runtime.devices import state as device_state
 
 State = dict[str, Any]  # of one parameter: its count of steps, and arrays
+MASTER = "master"  # the state array that holds a 16-bit parameter's value in float32
+_NONFINITE = ("allow", "skip", "raise")
 
 
 def named_arrays(tree: Any, prefix: str = "") -> Iterator[tuple[str, Array]]:
@@ -59,6 +63,18 @@ def working(array: Array) -> Array:
     return array.astype(dtypes.float32) if array.dtype.itemsize < dtypes.float32.itemsize else array
 
 
+def global_norm(gradients: Iterable[Array], factor: float = 1.0) -> Array:
+    """Return the root of the sum of the squares of all gradients times *factor*, in float32 at least, on the first's
+    device.
+    """
+    total: Any = None
+    for gradient in gradients:
+        wide = working(gradient)
+        square = FUNCTIONS["sum"](FUNCTIONS["square"](wide if factor == 1.0 else wide * factor))  # type: ignore[operator]
+        total = square if total is None else total + square.to_device(total.device).astype(total.dtype, copy=False)
+    return FUNCTIONS["sqrt"](total)  # type: ignore[no-any-return]
+
+
 class Optimizer:
     """The base of all optimisers: subclasses give `slots`, the names of their state arrays, and `update`.
 
@@ -86,32 +102,53 @@ class Optimizer:
         )
         self.groups: list[dict[str, Any]] = []
         self.state: dict[str, State] = {}
+        self.defaults = defaults
+        self.norm: Array | None = None  # of all gradients, before clipping, at the last step that had to know it
+        self.skipped = 0  # steps that were not taken because a gradient was not finite
+        self._initial: list[float] = []  # the learning rates before any schedule changed them
         self._canonical: dict[str, str] = {}  # from every name to the first name of the same array
-        first: dict[int, str] = {}
-        for k, group in enumerate(given if self._grouped else [{"params": given}]):
-            unknown = [key for key in group if key not in defaults and key != "params"]
-            if unknown:
-                raise GradError(
-                    f"{type(self).__name__} has no hyper-parameter {unknown[0]!r}; it has {', '.join(defaults)}"
-                )
-            named = dict(named_arrays(_listed(group["params"]), self._prefix(k, group["params"])))
-            own: dict[str, Array] = {}
-            for name, array in named.items():
-                if name in self._canonical:
-                    raise GradError(
-                        f"two parameters are called {name!r}: give the groups dicts with names of their own"
-                    )
-                if dtypes.KINDS[array.dtype] != "float":
-                    raise DTypeError(
-                        f"cannot optimise {name}, which is {array.dtype.name}: only float arrays can be"
-                    )
-                self._canonical[name] = first.setdefault(id(array), name)
-                if self._canonical[name] == name:
-                    own[name] = array
-            self.groups.append({**defaults, **group, "params": own})
+        self._first: dict[int, str] = {}
+        for group in given if self._grouped else [{"params": given}]:
+            self._add(group)
         if not self._canonical:
             raise GradError("cannot optimise nothing: no parameters were given; a generator can be read only once")
         realize([p for _, p, _ in self._members()])
+
+    def add_group(self, group: Mapping[str, Any]) -> None:
+        """Add a group: a dict with ``"params"``, which have names of their own, and hyper-parameters.
+
+        Raises
+        ------
+        GradError
+            If a name or hyper-parameter is taken or unknown; nothing was added.
+        DTypeError
+            If a parameter is not of a float dtype; nothing was added.
+        """
+        names, first = dict(self._canonical), dict(self._first)
+        try:
+            self._add(group)
+        except BaseException:
+            self._canonical, self._first = names, first
+            raise
+        realize(list(self.groups[-1]["params"].values()))
+
+    def _add(self, group: Mapping[str, Any]) -> None:
+        unknown = [key for key in group if key not in self.defaults and key != "params"]
+        if unknown:
+            raise GradError(
+                f"{type(self).__name__} has no hyper-parameter {unknown[0]!r}; it has {', '.join(self.defaults)}"
+            )
+        params = _listed(group["params"])
+        own: dict[str, Array] = {}
+        for name, array in named_arrays(params, self._prefix(len(self.groups), params)):
+            if name in self._canonical:
+                raise GradError(f"two parameters are called {name!r}: give the groups dicts with names of their own")
+            if dtypes.KINDS[array.dtype] != "float":
+                raise DTypeError(f"cannot optimise {name}, which is {array.dtype.name}: only float arrays can be")
+            self._canonical[name] = self._first.setdefault(id(array), name)
+            if self._canonical[name] == name:
+                own[name] = array
+        self.groups.append({**self.defaults, **group, "params": own})
 
     def _prefix(self, k: int, params: Any) -> str:
         return (
@@ -132,6 +169,13 @@ class Optimizer:
     def lr(self, value: float) -> None:
         for group in self.groups:
             group["lr"] = value
+        self._initial = []
+
+    def initial_rates(self) -> list[float]:
+        """Return the groups' learning rates as they were before the first schedule was bound, or since `lr` was set."""
+        for group in self.groups[len(self._initial) :]:
+            self._initial.append(float(group["lr"]))
+        return list(self._initial)
 
     def zero_grad(self) -> None:
         """Forget the gradients: each parameter's `.grad` becomes None."""
@@ -156,7 +200,15 @@ class Optimizer:
         """
         raise NotImplementedError(f"{type(self).__name__} has no update rule")
 
-    def step(self, grads: Any = None, *, also: Any = ()) -> None:
+    def step(
+        self,
+        grads: Any = None,
+        *,
+        also: Any = (),
+        max_norm: float | None = None,
+        scale: float = 1.0,
+        nonfinite: str = "allow",
+    ) -> None:
         """Move every parameter that has a gradient, once.
 
         New values, new state, what buffers wait for (running statistics) and *also* are computed together; parameters
@@ -169,52 +221,121 @@ class Optimizer:
             `.grad`. Of a parameter given twice the distinct gradients are added.
         also : tree of arrays
             What to compute with it, such as the loss, which then costs nothing more when it is read.
+        max_norm : float, optional
+            Scale the gradients so that the norm of all of them together is at most this, as part of the updates'
+            kernels: nothing is read. The norm before is then in `norm`.
+        scale : float
+            What the loss was multiplied with; gradients are divided by it first.
+        nonfinite : {"allow", "skip", "raise"}
+            What to do if a gradient is infinite or no number, or so large that its square is: step all the same, leave
+            everything as it was and count it in `skipped`, or raise GradError. The last two read one value.
 
         Raises
         ------
         GradError
-            If no parameter has a gradient, or a gradient belongs to none.
+            If no parameter has a gradient, or a gradient belongs to none; with ``nonfinite="raise"`` if one is not
+            finite: nothing was changed.
         ShapeError
             If a gradient has another shape than its parameter.
         OutOfBounds
             If a launch of the step met a bad index, such as a label that is no class; nothing was changed.
         """
+        self.attempt(grads, also=also, max_norm=max_norm, scale=scale, nonfinite=nonfinite)
+
+    def attempt(
+        self,
+        grads: Any = None,
+        *,
+        also: Any = (),
+        max_norm: float | None = None,
+        scale: float = 1.0,
+        nonfinite: str = "skip",
+    ) -> bool:
+        """Do as `step` does, with ``nonfinite="skip"`` unless told otherwise; return whether the step was taken."""
+        _check_step(max_norm, scale, nonfinite)
         found = self._own_gradients() if grads is None else self._given_gradients(grads)
         if not found:
             raise GradError("cannot step: no parameter has a gradient; call loss.backward() first, or step(grads)")
         moved: list[tuple[str, Array, Array, State]] = []
         with no_grad():
+            norm, factor = self._scaling(found, max_norm, scale, nonfinite)
             for name, parameter, group in self._members():
                 if name in found:
-                    moved.append((name, parameter, *self._moved(name, parameter, found[name], group)))
+                    moved.append((name, parameter, *self._moved(name, parameter, found[name], group, factor)))
             arrays = [[value, list(new.values())[1:]] for _, _, value, new in moved]
-            realize(arrays, pending.take(), also)
+            realize(arrays, pending.take(), also, [] if norm is None else [norm])
             for device in dict.fromkeys(p.device for _, p, _, _ in moved):
                 opened = device_state(device)
                 with opened.lock:
                     opened.check()
+            self.norm = norm
+            if norm is not None and nonfinite != "allow" and not math.isfinite(float(norm)):
+                self._refuse(found, nonfinite)
+                return False
             for name, parameter, value, new in moved:
                 rebind(parameter, value)
                 self.state[name] = new
+        return True
 
-    def _moved(self, name: str, parameter: Array, gradient: Array, group: Mapping[str, Any]) -> tuple[Array, State]:
+    def _scaling(
+        self, found: Mapping[str, Array], max_norm: float | None, scale: float, nonfinite: str
+    ) -> tuple[Array | None, Any]:
+        """Return the norm of all gradients, if it must be known, and what the gradients are multiplied with."""
+        back = 1.0 / scale
+        if max_norm is None and nonfinite == "allow":
+            return None, back
+        norm = global_norm([g.detach() for g in found.values()], back)
+        if max_norm is None:
+            return norm, back
+        return norm, max_norm * back / FUNCTIONS["maximum"](norm, max_norm)
+
+    def _refuse(self, found: Mapping[str, Array], nonfinite: str) -> None:
+        self.skipped += 1
+        if nonfinite == "raise":
+            bad = [n for n, g in found.items() if not bool(FUNCTIONS["all"](FUNCTIONS["isfinite"](g.detach())))]
+            which = f"the gradient of {bad[0]}" if len(bad) == 1 else f"the gradients of {', '.join(bad[:8])}"
+            raise GradError(
+                f"cannot step: {which if bad else 'the norm of the gradients'} is not finite; nothing was changed; a "
+                "smaller learning rate, max_norm=... or pg.detect_anomaly() may help"
+            )
+
+    def _moved(
+        self, name: str, parameter: Array, gradient: Array, group: Mapping[str, Any], factor: Any
+    ) -> tuple[Array, State]:
         if gradient.shape != parameter.shape:
             raise ShapeError(
                 f"cannot step {name} of shape {list(parameter.shape)} by a gradient of shape {list(gradient.shape)}"
             )
         value = working(parameter.detach())
-        slope = gradient.detach().to_device(parameter.device).astype(value.dtype, copy=False)
-        before = self.state.get(name) or self._fresh(value)
+        slope: Any = gradient.detach().to_device(parameter.device).astype(value.dtype, copy=False)
+        if isinstance(factor, Array):
+            slope = slope * factor.to_device(parameter.device).astype(value.dtype, copy=False)
+        elif factor != 1.0:
+            slope = slope * factor
+        before = self.state.get(name) or self._fresh(parameter, value)
         here = {k: a.to_device(parameter.device) for k, a in before.items() if k != "step"}
+        master: Any = here.pop(MASTER, None)
+        if master is not None:  # unless somebody has changed the parameter, it is the master's rounded value
+            kept = FUNCTIONS["equal"](master.astype(parameter.dtype), parameter.detach())
+            value = FUNCTIONS["where"](kept, master, value)
         decay = 0.0 if getattr(parameter, "no_decay", False) else float(group.get("weight_decay", 0.0))
         new, arrays = self.update(value, slope, {"step": before["step"] + 1, **here}, group, decay)
-        return new.astype(parameter.dtype, copy=False), {
-            "step": before["step"] + 1,
-            **{k: arrays[k] for k in self.slots},
-        }
+        state = {"step": before["step"] + 1, **{k: arrays[k] for k in self.slots}}
+        if master is not None:
+            state[MASTER] = new
+        return new.astype(parameter.dtype, copy=False), state
 
-    def _fresh(self, value: Array) -> State:
-        return {"step": 0, **{k: FUNCTIONS["zeros_like"](value) for k in self.slots}}
+    def _fresh(self, parameter: Array, value: Array) -> State:
+        first = {k: self.first_state(k, value) for k in self.slots}
+        return {"step": 0, **first, **({MASTER: value} if MASTER in self._slots(parameter) else {})}
+
+    def first_state(self, slot: str, value: Array) -> Array:  # noqa: ARG002  for subclasses that tell slots apart
+        """Return what a state array is before the first step: zeros, unless a subclass says otherwise."""
+        return FUNCTIONS["zeros_like"](value)  # type: ignore[no-any-return]
+
+    def _slots(self, parameter: Array) -> tuple[str, ...]:
+        narrow = parameter.dtype.itemsize < dtypes.float32.itemsize
+        return (*self.slots, MASTER) if narrow else self.slots
 
     def _own_gradients(self) -> dict[str, Array]:
         return {name: p.grad for name, p, _ in self._members() if p.grad is not None}
@@ -262,13 +383,14 @@ class Optimizer:
         members = {name: p for name, p, _ in self._members()}
         loaded = {name: self._loaded(members[name], state) for name, state in saved["state"].items()}
         for group, other in zip(self.groups, saved["groups"], strict=True):
-            group.update({k: v for k, v in other.items() if k != "params"})
+            group.update({k: _like(group[k], v) for k, v in other.items() if k != "params"})
         self.state = loaded
 
     def _loaded(self, parameter: Array, state: Mapping[str, Any]) -> State:
         wanted = dtypes.float32 if parameter.dtype.itemsize < dtypes.float32.itemsize else parameter.dtype
         arrays = {
-            k: asarray(state[k]).detach().astype(wanted, copy=False).to_device(parameter.device) for k in self.slots
+            k: asarray(state[k]).detach().astype(wanted, copy=False).to_device(parameter.device)
+            for k in self._slots(parameter)
         }
         return {"step": int(state["step"]), **arrays}
 
@@ -279,19 +401,21 @@ class Optimizer:
             return ["its groups hold other parameters"]
         faults = []
         for group in saved["groups"]:
+            own = self.groups[0]
+            faults += [f"it has a hyper-parameter {k!r}, which is unknown here" for k in group if k not in own]
             faults += [
-                f"it has a hyper-parameter {k!r}, which is unknown here" for k in group if k not in self.groups[0]
+                f"its {k} is {v!r}" for k, v in group.items() if k in own and k != "params" and not _fits(own[k], v)
             ]
         members = {name: p for name, p, _ in self._members()}
         for name, state in saved["state"].items():
             if name not in members:
                 faults.append(f"{name} is no parameter")
                 continue
-            faults += [f"{name} lacks {k!r}" for k in ("step", *self.slots) if k not in state]
+            faults += [f"{name} lacks {k!r}" for k in ("step", *self._slots(members[name])) if k not in state]
             shape = members[name].shape
             faults += [
                 f"{name}'s {k!r} has shape {list(asarray(state[k]).shape)} and needs {list(shape)}"
-                for k in self.slots
+                for k in self._slots(members[name])
                 if k in state and asarray(state[k]).shape != shape
             ]
         return faults
@@ -299,3 +423,26 @@ class Optimizer:
     def __repr__(self) -> str:
         first = {k: v for k, v in self.groups[0].items() if k != "params"}
         return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in first.items())})"
+
+
+def _check_step(max_norm: float | None, scale: float, nonfinite: str) -> None:
+    if max_norm is not None and not max_norm > 0:
+        raise GradError(f"cannot clip gradients to the norm {max_norm}: it must be positive")
+    if not (scale > 0 and math.isfinite(scale)):
+        raise GradError(f"cannot divide gradients by the scale {scale}: it must be positive and finite")
+    if nonfinite not in _NONFINITE:
+        raise GradError(f"cannot step with nonfinite={nonfinite!r}: it is one of {', '.join(map(repr, _NONFINITE))}")
+
+
+def _fits(own: Any, given: Any) -> bool:
+    """Whether a saved hyper-parameter can stand for one's own: a flag for a flag, numbers for numbers."""
+    if isinstance(own, tuple):
+        return isinstance(given, (list, tuple)) and len(given) == len(own) and all(map(_fits, own, given))
+    if isinstance(own, bool) or own is None:
+        return isinstance(given, type(own))
+    return isinstance(given, (int, float)) and not isinstance(given, bool)
+
+
+def _like(own: Any, given: Any) -> Any:
+    """Return a saved hyper-parameter in the form of one's own: JSON has no tuples."""
+    return tuple(given) if isinstance(own, tuple) else given

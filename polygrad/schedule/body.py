@@ -57,6 +57,10 @@ class Body:
         """Return a value in another dtype."""
         return value if self.dtype(value) == dtype else self.add(Instr("cast", dtype, (value,)))
 
+    def bitcast(self, value: int, dtype: str) -> int:
+        """Return the bits of a value as another dtype of the same width."""
+        return self.add(Instr("bitcast", dtype, (value,)))
+
     def where(self, condition: int, a: int, b: int) -> int:
         """Return a where the condition holds, else b."""
         return self.add(Instr("where", self.dtype(a), (condition, a, b)))
@@ -151,6 +155,16 @@ def instructions(op: str, dtype: str, scalar_ops: frozenset[str]) -> int:
     wide = "float32" if dtype in STORAGE else dtype
     operands = [body.add(Instr("load", wide, (), k)) for k in range(SCALAR_OPS[op].arity)]
     body(op, *operands)
+    return len(body.instrs) - len(operands)
+
+
+@functools.lru_cache(maxsize=1024)
+def emitted(op: Op, dtype: str, scalar_ops: frozenset[str]) -> int:
+    """Return how many instructions an op of the table takes that is made of many, on a device with *scalar_ops*."""
+    body = Body(scalar_ops)
+    assert op.lower is not None  # noqa: S101  that is what such an op has
+    operands = [body.add(Instr("load", dtype, (), k)) for k in range(len(op.vjp or ()))]
+    body.apply(op, operands)
     return len(body.instrs) - len(operands)
 
 

@@ -22,7 +22,7 @@ from polygrad.schedule import decompose_inverse as inverse
 from polygrad.schedule import decompose_logarithm as logarithm
 from polygrad.schedule import decompose_power as power
 from polygrad.schedule import decompose_trigonometry as trigonometry
-from polygrad.schedule.decompose_value import Value
+from polygrad.ops.values import Value
 
 if TYPE_CHECKING:
     from polygrad.schedule.body import Body

@@ -7,7 +7,7 @@ other modules.
 import math
 
 from polygrad.driver.ir import kind
-from polygrad.schedule.decompose_value import Value, power_of_two, sign_bit, where
+from polygrad.ops.values import Value, power_of_two, sign_bit, where
 
 
 def minimum(a: Value, b: Value) -> Value:

@@ -7,7 +7,7 @@ Polynomials minimise the greatest error relative to the function, weighted least
 coefficients stand from the lowest power up.
 """
 
-from polygrad.schedule.decompose_value import (
+from polygrad.ops.values import (
     Coefficients,
     Value,
     clamp,

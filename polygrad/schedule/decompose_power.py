@@ -10,7 +10,7 @@ import math
 
 from polygrad.schedule.decompose_exponential import EXP2, EXP2_RANGE
 from polygrad.schedule.decompose_logarithm import split
-from polygrad.schedule.decompose_value import (
+from polygrad.ops.values import (
     Coefficients,
     Pair,
     Value,

@@ -12,7 +12,7 @@ so the fraction is exact enough.
 
 import math
 
-from polygrad.schedule.decompose_value import (
+from polygrad.ops.values import (
     Coefficients,
     Layout,
     Pair,

@@ -16,7 +16,7 @@ from polygrad.driver.ir import SCALAR_OPS
 from polygrad.driver.types import DeviceInfo
 from polygrad.errors import UnsupportedOp
 from polygrad.graph.node import Node
-from polygrad.schedule.body import instructions
+from polygrad.schedule.body import emitted, instructions
 from polygrad.schedule.group import Demand, Group
 from polygrad.schedule.index import ZERO, variable
 from polygrad.schedule.views import MOVEMENT, View, contiguous, view_of
@@ -123,7 +123,7 @@ class Fusion:
         return out
 
     def _extra(self, node: Node) -> int:
-        """Return how many instructions more than one a node takes because the device lacks its op.
+        """Return how many instructions more than one a node takes: its op is long, or the device lacks it.
 
         Raises
         ------
@@ -131,17 +131,19 @@ class Fusion:
             If that is more than a kernel of the device may hold.
         """
         op = node.spec.op
-        if not self._missing or op.kind != "elementwise" or op.instr not in self._missing:
+        if not op.long and (not self._missing or op.kind != "elementwise" or op.instr not in self._missing):
             return 0
         info, dtype = self.info, node.parents[0].aval.dtype.name
         if op.lower is not None and "float" not in dtype:  # rounding an integer
             return 0
-        count = instructions(op.instr, dtype, frozenset(info.scalar_ops))
+        declared = frozenset(info.scalar_ops)
+        count = emitted(op, dtype, declared) if op.long else instructions(op.instr, dtype, declared)
         if count + len(node.parents) > info.limits.max_instructions:
+            why = f"it takes {count} instructions" if op.long else f"made of the mandatory ops it takes {count} instructions"
+            what = f"cannot hold {op.name!r} in a kernel" if op.long else f"does not declare {op.instr!r}"
             raise UnsupportedOp(
-                f"{info.device} does not declare {op.instr!r}; made of the mandatory ops it takes {count} instructions "
-                f"on {dtype}, and a kernel there holds {info.limits.max_instructions}: compute it on another device "
-                "with .to_device(...)"
+                f"{info.device} {what}; {why} on {dtype}, and a kernel there holds {info.limits.max_instructions}: "
+                "compute it on another device with .to_device(...)"
             )
         return count - 1
 

@@ -85,34 +85,35 @@ def _sum_in_groups(x: Array, out: Array) -> None:
     """Write the running sums of float32 rows."""
     count, n = x.shape
     width = min(n - n % GROUP, BLOCK)
-    rows = max(1, BLOCK // width)
+    rows = min(max(1, BLOCK // width), count)
+    ends, base = np.empty((rows, width // GROUP + 1)), np.empty((rows, width // GROUP), np.float32)
     for first in range(0, count, rows):
         a, b = x[first : first + rows], out[first : first + rows]
         carry = np.zeros(len(a))
         for start in range(0, n - n % GROUP, width):
             end = min(start + width, n - n % GROUP)
-            carry = _block(a[:, start:end], b[:, start:end], carry)
+            groups = (end - start) // GROUP
+            room = ends[: len(a), : groups + 1], base[: len(a), :groups]
+            carry = _block(a[:, start:end], b[:, start:end], carry, *room)
         for k in range(n - n % GROUP, n):
             np.add(b[:, k - 1], a[:, k], out=b[:, k])
 
 
-def _block(x: Array, out: Array, carry: Array) -> Array:
+def _block(x: Array, out: Array, carry: Array, ends: Array, base: Array) -> Array:
     """Write the running sums of a few columns, from *carry* on; return those at the end."""
-    count, n = x.shape
-    groups = n // GROUP
-    a, b = x.reshape(count, groups, GROUP), out.reshape(count, groups, GROUP)
+    shape = (*base.shape, GROUP)
+    a, b = x.reshape(shape), out.reshape(shape)
     np.add(a[:, :, 0], a[:, :, 1], out=b[:, :, 1])
     for k in range(2, GROUP):
         np.add(b[:, :, k - 1], a[:, :, k], out=b[:, :, k])
-    ends = np.empty((count, groups + 1))
     ends[:, 0] = carry
     ends[:, 1:] = b[:, :, -1]
     np.add.accumulate(ends, axis=1, out=ends)
-    base = ends[:, :-1].astype(np.float32)
+    base[...] = ends[:, :-1]
     np.add(a[:, :, 0], base, out=b[:, :, 0])
     for k in range(1, GROUP):
         np.add(b[:, :, k], base, out=b[:, :, k])
-    return ends[:, -1]
+    return ends[:, -1].copy()
 
 
 def nonzero(out: Ref, mask: Ref) -> None:

@@ -109,16 +109,16 @@ class LinearAlgebra:
             self._run(a, attrs, "eliminate", (batch * items,), (items,), *buffers, *numbers, *rooms)
             if k or width > end:
                 (grid,), (group,) = self._over(width)
-                self._run(a, attrs, "follow", (grid, batch), (group, 1), *buffers, *numbers)
+                self._run(a, attrs, "follow", (batch, grid), (1, group), *buffers, *numbers)
             if end < n:
                 tiles = [TILE * -(-(size - end) // TILE) for size in (width, n)]
-                self._run(a, attrs, "update", (*tiles, batch), (TILE, TILE, 1), (None, x), *numbers)
+                self._run(a, attrs, "update", (batch, *tiles), (1, TILE, TILE), (None, x), *numbers)
         return x, pivots, batch, n, m
 
     def _substitute(self, a: Ref, attrs: Mapping[str, Any], x: Any, batch: int, n: int, m: int, upper: bool) -> None:
         items, groups = self._items(), -(-m // COLUMNS)
         numbers = [(LONG, n), (LONG, m), (INT, int(upper)), (LONG, COLUMNS)]
-        self._run(a, attrs, "substitute", (groups * items, batch), (items, 1), (None, x), *numbers)
+        self._run(a, attrs, "substitute", (batch * items, groups), (items, 1), (None, x), *numbers)
 
     def _part(self, out: Ref, attrs: Mapping[str, Any], x: Any, batch: int, n: int, m: int) -> None:
         total = batch * n * m
@@ -150,7 +150,7 @@ class LinearAlgebra:
             self._run(a, attrs, "root", (batch * items,), (items,), (None, x), (None, bad), *numbers)
             if end < n:
                 size = TILE * -(-(n - end) // TILE)
-                self._run(a, attrs, "update_lower", (size, size, batch), (TILE, TILE, 1), (None, x), *numbers)
+                self._run(a, attrs, "update_lower", (batch, size, size), (1, TILE, TILE), (None, x), *numbers)
         total = batch * n * n
         numbers = [(LONG, v) for v in (outs[0].offset, n, total)]
         buffers = [(None, x), (None, bad), (None, outs[0].handle)]

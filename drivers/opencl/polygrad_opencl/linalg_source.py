@@ -3,9 +3,9 @@
 Here: text, pure and testable without a device. Not here: launches (`linalg.py`).
 
 Matrices stand row by row in a scratch buffer, one behind the other: n rows of `width` numbers, the right sides of a
-system beside the matrix. A number is a real one, or a complex one as a vector of two. Where a kernel needs barriers a
-work-group has a matrix (or columns of one) for itself; every loop with a barrier ends in one, and no work-item leaves
-early.
+system beside the matrix. A number is a real one, or a complex one as a vector of two. The first axis of a grid counts
+matrices, since devices limit the others to 65,535 groups. Where a kernel needs barriers a work-group has a matrix (or
+columns of one) for itself; every loop with a barrier ends in one, and no work-item leaves early.
 """
 
 from polygrad_opencl.source import PRELUDE
@@ -108,9 +108,9 @@ kernel void eliminate(global num* x, global int* pivots, long n, long width, lon
 // What `eliminate` did to columns k0 to k1, for the columns beside them: a work-item has a column for itself.
 kernel void follow(global num* x, global const int* pivots, long n, long width, long k0, long k1)
 {
-    x += get_global_id(1) * n * width;
-    pivots += get_global_id(1) * n;
-    for (long j = get_global_id(0); j < width; j += get_global_size(0)) {
+    x += get_global_id(0) * n * width;
+    pivots += get_global_id(0) * n;
+    for (long j = get_global_id(1); j < width; j += get_global_size(1)) {
         if (j >= k0 && j < k1) continue;
         for (long k = k0; k < k1; k++) {
             long at = pivots[k];
@@ -126,14 +126,14 @@ kernel void follow(global num* x, global const int* pivots, long n, long width, 
 }
 
 // The part of the matrix right of and below column k1: less the product of the columns and rows from k0 to k1.
-__attribute__((reqd_work_group_size(TILE, TILE, 1)))
+__attribute__((reqd_work_group_size(1, TILE, TILE)))
 kernel void update(global num* x, long n, long width, long k0, long k1)
 {
     local num ta[TILE][TILE + 1];
     local num tb[TILE][TILE + 1];
-    int c = get_local_id(0), r = get_local_id(1);
-    x += get_group_id(2) * n * width;
-    long row = k1 + get_global_id(1), column = k1 + get_global_id(0);
+    int c = get_local_id(1), r = get_local_id(2);
+    x += get_group_id(0) * n * width;
+    long row = k1 + get_global_id(2), column = k1 + get_global_id(1);
     num sum = from_real(0);
     for (long d = k0; d < k1; d += TILE) {
         ta[r][c] = row < n && d + c < k1 ? x[row * width + d + c] : from_real(0);
@@ -150,8 +150,8 @@ kernel void substitute(global num* x, long n, long m, int upper, long columns)
 {
     int me = get_local_id(0), items = get_local_size(0);
     long width = n + m;
-    x += get_group_id(1) * n * width;
-    long first = n + get_group_id(0) * columns, last = min(width, first + columns), mine = last - first;
+    x += get_group_id(0) * n * width;
+    long first = n + get_group_id(1) * columns, last = min(width, first + columns), mine = last - first;
     for (long step = 0; step < n; step++) {
         long k = upper ? n - 1 - step : step;
         num d = x[k * width + k];
@@ -191,14 +191,14 @@ kernel void root(global num* x, global int* bad, long n, long k0, long k1)
     }
 }
 
-__attribute__((reqd_work_group_size(TILE, TILE, 1)))
+__attribute__((reqd_work_group_size(1, TILE, TILE)))
 kernel void update_lower(global num* x, long n, long k0, long k1)
 {
     local num ta[TILE][TILE + 1];
     local num tb[TILE][TILE + 1];
-    int c = get_local_id(0), r = get_local_id(1);
-    x += get_group_id(2) * n * n;
-    long row = k1 + get_global_id(1), column = k1 + get_global_id(0), other = k1 + get_group_id(0) * TILE + r;
+    int c = get_local_id(1), r = get_local_id(2);
+    x += get_group_id(0) * n * n;
+    long row = k1 + get_global_id(2), column = k1 + get_global_id(1), other = k1 + get_group_id(1) * TILE + r;
     num sum = from_real(0);
     for (long d = k0; d < k1; d += TILE) {
         ta[r][c] = row < n && d + c < k1 ? x[row * n + d + c] : from_real(0);

@@ -178,13 +178,17 @@ def test_a_kernel_that_does_not_compile_shows_source_and_log(driver):
 
 
 def test_only_a_simulator_gets_code_without_optimisation():
-    def options(platform):
-        device = fake(platform, "a device", 0)
+    def options(platform, config=0, kind=0):
+        device = fake(platform, "a device", kind)
         device.platform.version = device.version = device.driver_version = "1"
+        device.single_fp_config = config
         return programs.ProgramStore(cl, SimpleNamespace(context=None, device=device), None).options
 
     assert options("Portable Computing Language") == "-w"
     assert options("Oclgrind") == "-w -cl-opt-disable"
+    exact = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+    assert options("a vendor", exact, cl.device_type.GPU) == "-w -cl-fp32-correctly-rounded-divide-sqrt"
+    assert options("a vendor", exact, cl.device_type.CPU) == "-w"
 
 
 SECOND_PROCESS = """

@@ -1,19 +1,15 @@
-"""What decompositions are written with: values of a kernel's body with Python's operators, and pieces of arithmetic.
+"""What kernels are written with by hand: values of a kernel's body with Python's operators, and pieces of arithmetic.
 
 Here: `Value`, the layout of the float dtypes, polynomials, powers of two, sums and products in two floats.
-Not here: any op of the table (the other `decompose_*.py`), which ops a device has (`body.py`).
+Not here: any op (`special_*.py` here, `schedule/decompose_*.py`), which ops a device has (`schedule/body.py`).
 
 Everything is straight-line code: both arms of a `where` are computed, so no step may trap, and values that are not
 selected may be anything. A float that is out of range gives an arbitrary integer in a cast, and shifts beyond the
 width are defined.
 """
 
-from typing import TYPE_CHECKING, NamedTuple, Union
-
-from polygrad.driver.ir import Instr, kind
-
-if TYPE_CHECKING:
-    from polygrad.schedule.body import Body
+from collections.abc import Callable
+from typing import Any, NamedTuple, Union
 
 Operand = Union["Value", bool, int, float]
 Coefficients = dict[str, tuple[float, ...]]  # by dtype, from the lowest power up
@@ -62,14 +58,14 @@ class Value:
 
     __slots__ = ("body", "number")
 
-    def __init__(self, body: "Body", number: int) -> None:
+    def __init__(self, body: Any, number: int) -> None:
         self.body = body
         self.number = number
 
     @property
     def dtype(self) -> str:
         """The value's dtype."""
-        return self.body.dtype(self.number)
+        return self.body.dtype(self.number)  # type: ignore[no-any-return]
 
     @property
     def layout(self) -> Layout:
@@ -92,7 +88,7 @@ class Value:
 
     def bits(self, dtype: str) -> "Value":
         """Return the bits as another dtype of the same width."""
-        return Value(self.body, self.body.add(Instr("bitcast", dtype, (self.number,))))
+        return Value(self.body, self.body.bitcast(self.number, dtype))
 
     def __add__(self, other: Operand) -> "Value":
         return self.op("add", other)
@@ -162,7 +158,7 @@ class Value:
 
 def _literal(number: Operand, dtype: str) -> bool | int | float:
     assert not isinstance(number, Value)  # noqa: S101  the caller has looked
-    if kind(dtype) == "float":
+    if "float" in dtype:
         return float(number)
     if dtype == "bool":
         return bool(number)
@@ -176,6 +172,11 @@ def where(condition: Value, a: Operand, b: Operand) -> Value:
     first = a if isinstance(a, Value) else b
     assert isinstance(first, Value)  # noqa: S101  two literals have no dtype
     return Value(condition.body, condition.body.where(condition.number, first.like(a).number, first.like(b).number))
+
+
+def kernel(formula: Callable[..., Value]) -> Callable[..., int]:
+    """Return a formula over values as what `elementwise` takes as ``lower``: over a body and the numbers in it."""
+    return lambda body, *operands: formula(*[Value(body, k) for k in operands]).number
 
 
 def clamp(x: Value, low: float, high: float) -> Value:
