@@ -25,11 +25,14 @@ Every function that the op table declares, {count} of them, by family. This page
 ends the arguments that go by position alone.
 """
 
-# Every function once, under the name that follows ``pg.``; what is in `pg` itself is called so.
+# Every op once, under the name that follows ``pg.``; what is in `pg` itself is called so.
 NAMES = {name: name for name in FUNCTIONS}
+CALLS = dict(FUNCTIONS)
 for place, functions in NAMESPACES.items():
-    NAMES |= {name: f"{place}.{name}" for name in functions if name not in NAMES}
-CALLS = {name: function for functions in NAMESPACES.values() for name, function in functions.items()}
+    for name, function in functions.items():
+        op_name = f"{place}_{name}" if f"{place}_{name}" in TABLE else name
+        NAMES.setdefault(op_name, f"{place}.{name}")
+        CALLS.setdefault(op_name, function)
 
 
 def family(name: str) -> str:

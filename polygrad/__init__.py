@@ -11,8 +11,9 @@ Not here: any code. Read in this order: `array/object.py` (what users hold), `gr
 import math as _math
 from typing import TYPE_CHECKING, Any
 
-from polygrad.array import Array, fft, linalg, random
+from polygrad.array import Array, fft, linalg, random, special
 from polygrad.array.anomaly import detect_anomaly
+from polygrad.array.autocasting import autocast
 from polygrad.array.calls import checkpoint, custom_jvp, custom_vjp
 from polygrad.array.config import device, get_device, set_device
 from polygrad.array.creation import asarray, astype, can_cast, from_dlpack, result_type
@@ -131,6 +132,7 @@ __all__ = [
     "UnsupportedOp",
     "asarray",
     "astype",
+    "autocast",
     "bfloat16",
     "bool",
     "broadcast_shapes",
@@ -191,6 +193,7 @@ __all__ = [
     "set_current_tape",
     "set_device",
     "set_matmul_precision",
+    "special",
     "stop_gradient",
     "synchronize",
     "testing",

@@ -149,7 +149,7 @@ def test_groups_have_hyper_parameters_of_their_own_and_no_decay_is_kept():
     assert [g["lr"] for g in optimiser.groups] == [0.25, 0.25]
     with pytest.raises(pg.GradError) as refused:
         pg.optim.SGD([{"params": [a], "lrr": 1}])
-    assert str(refused.value) == "SGD has no hyper-parameter 'lrr'; it has lr, momentum, nesterov, weight_decay"
+    assert str(refused.value) == "SGD has no hyper-parameter 'lrr'; it has lr, momentum, nesterov, weight_decay, dampening"
 
 
 @pytest.mark.parametrize("make", [c[0] for c in CASES[::2]])
@@ -335,4 +335,4 @@ def test_schedules_set_the_learning_rate_of_all_groups_and_are_saved():
     with pytest.raises(pg.GradError, match="cannot warm up for 6 of 6 steps"):
         pg.optim.lr_scheduler.CosineWithWarmup(optimiser, total=6, warmup=6)
     with pytest.raises(pg.GradError, match="must be at least 1"):
-        pg.optim.lr_scheduler.StepLR(optimiser, 0)
+        pg.optim.lr_scheduler.StepLR(optimiser, step_size=0)

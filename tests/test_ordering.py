@@ -233,6 +233,12 @@ def test_equal_extremes_give_the_first_the_gradient(device):
     assert pg.grad(lambda v: pg.sum(pg.cumulative_max(v)))(y).tolist() == [1.0, 2.0, 0.0]
 
 
+def test_running_logsumexp_of_nothing_yet(device):
+    x = pg.asarray([-np.inf, 0.0, -np.inf, 800.0], dtype="float32")
+    assert pg.cumulative_logsumexp(x).tolist() == [-np.inf, 0.0, 0.0, 800.0]
+    assert pg.grad(lambda v: pg.sum(pg.cumulative_logsumexp(v)[1:3]))(x).tolist() == [0.0, 2.0, 0.0, 0.0]
+
+
 def test_sorted_values_differentiate_by_their_positions(device):
     x = pg.asarray([3.0, 1.0, 2.0, 1.0], dtype="float32")
     weights = pg.asarray([1.0, 10.0, 100.0, 1000.0], dtype="float32")

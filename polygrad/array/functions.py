@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from polygrad import dtypes
+from polygrad.array.autocasting import following
 from polygrad.array.config import default_complex, default_float, default_int, held, resolve
 from polygrad.array.object import Array
 from polygrad.array.operators import as_node
@@ -53,7 +54,7 @@ def device_of(args: Any) -> str | None:
 
 
 def _public(op: Op) -> Callable[..., Any]:
-    function = getattr(F, op.name)
+    function = following(op.name, getattr(F, op.name), op.body.__module__)
 
     @functools.wraps(op.body)
     def wrapped(*args: Any, tape: Any = None, **kwargs: Any) -> Any:
@@ -189,9 +190,11 @@ def make_all() -> dict[str, dict[str, Callable[..., Any]]]:
         maker = _viewing if op.name in VIEWS else maker
         made = maker(op)
         for place in op.where.split():
-            out[place][op.name] = made
+            shown_as = op.name.removeprefix(f"{place}_")  # where `pg` has another function of that name
+            out[place][shown_as] = made
         if "main" not in op.where:
             made.__module__ = f"polygrad.{op.where}"
+            made.__qualname__ = made.__name__ = op.name.removeprefix(f"{op.where}_")
     return out
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from polygrad import dtypes
 from polygrad.array import interchange
+from polygrad.array.autocasting import following
 from polygrad.array.config import get_device
 from polygrad.array.object import Array
 from polygrad.graph.functions import OPERATORS, ORDERINGS, F
@@ -83,7 +84,7 @@ def _binary(op: Op) -> tuple[Callable[[Array, Any], Any], Callable[[Array, Any],
 
 def _through(name: str) -> tuple[Callable[[Array, Any], Any], Callable[[Array, Any], Any]]:
     """Return operators of a composite, which takes Python scalars as they are."""
-    function = getattr(F, name)
+    function = following(name, getattr(F, name))
 
     def forward(self: Array, other: Any) -> Any:
         b = as_node(other, self.device)

@@ -12,7 +12,17 @@ from polygrad.array.object import Array
 from polygrad.errors import ShapeError
 
 # Modules of the table whose every op belongs here, and single ones of others.
-_FAMILIES = ("activations", "neural", "losses", "convolution", "attention", "pooling", "resampling")
+_FAMILIES = (
+    "activations",
+    "neural",
+    "losses",
+    "losses_elementwise",
+    "losses_margin",
+    "convolution",
+    "attention",
+    "pooling",
+    "resampling",
+)
 _SINGLE = ("logsumexp", "tanh", "one_hot", "pad")
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from polygrad import shapes
 from polygrad.errors import ShapeError
 from polygrad.ops.composite import draw_numbers
 from polygrad.ops.internal import cast
@@ -28,13 +29,13 @@ def _smooth(xp: Any, name: str, x: Any, formula: Callable[[Any], Any]) -> Any:
     return cast(xp, formula(wide(xp, x)), x.dtype)
 
 
-def _downhill(xp: Any, x: Any) -> Any:
+def downhill(xp: Any, x: Any) -> Any:
     """Return -|x| with slope -1 at 0, so that exp of it cannot overflow and what is made of it has a slope at 0."""
     return xp.where(x < 0, x, -x)
 
 
-def _ramp(xp: Any, x: Any) -> Any:
-    """Return x where it is not negative, else 0, with slope 1 at 0: the other half of `_downhill`."""
+def ramp(xp: Any, x: Any) -> Any:
+    """Return x where it is not negative, else 0, with slope 1 at 0: the other half of `downhill`."""
     return xp.where(x < 0, xp.zeros_like(x), x)
 
 
@@ -88,7 +89,7 @@ def celu(xp: Any, x: Any, /, alpha: Any = 1.0) -> Any:
 
 
 def _sigmoid(xp: Any, x: Any) -> Any:
-    e = xp.exp(_downhill(xp, x))
+    e = xp.exp(downhill(xp, x))
     return xp.where(x < 0, e, xp.ones_like(e)) / (e + 1.0)
 
 
@@ -99,13 +100,16 @@ def sigmoid(xp: Any, x: Any, /) -> Any:
 
 
 def _softplus(xp: Any, x: Any) -> Any:
-    return _ramp(xp, x) + xp.log1p(xp.exp(_downhill(xp, x)))
+    return ramp(xp, x) + xp.log1p(xp.exp(downhill(xp, x)))
 
 
-@composite(reference=lambda np, x: np.logaddexp(x, 0), samples=FAR)
-def softplus(xp: Any, x: Any, /) -> Any:
-    """log(1 + exp(x)), accurate where it is near 0 and without overflow."""
-    return _smooth(xp, "softplus", x, lambda v: _softplus(xp, v))
+@composite(
+    reference=lambda np, x, beta=1.0: np.logaddexp(x * beta, 0) / beta,
+    samples=lambda draw: [*FAR(draw), ((draw.array((5,), -9, 9),), {"beta": 0.5})],
+)
+def softplus(xp: Any, x: Any, /, beta: Any = 1.0) -> Any:
+    """log(1 + exp(beta * x)) / beta, accurate where it is near 0 and without overflow."""
+    return _smooth(xp, "softplus", x, lambda v: _softplus(xp, v) if beta == 1 else _softplus(xp, v * beta) / beta)
 
 
 @composite(reference=lambda np, x: -np.logaddexp(-x, 0), samples=FAR)
@@ -167,6 +171,74 @@ def hard_sigmoid(xp: Any, x: Any, /) -> Any:
 def hard_swish(xp: Any, x: Any, /) -> Any:
     """x * hard_sigmoid(x)."""
     return _smooth(xp, "hard_swish", x, lambda v: v * xp.relu6(v + 3.0) / 6.0)
+
+
+@composite(
+    reference=lambda np, x, low=-1.0, high=1.0: np.clip(x, low, high),
+    samples=lambda draw: [*FAR(draw), ((draw.array((5,), -9, 9), -2.0, 3.0), {})],
+)
+def hardtanh(xp: Any, x: Any, /, min_val: Any = -1.0, max_val: Any = 1.0) -> Any:
+    """x limited to [min_val, max_val], with slope 0 at both ends."""
+    if min_val >= max_val:
+        raise ShapeError(f"cannot limit to [{min_val}, {max_val}]: the first must be less than the second")
+    x = floating(xp, "hardtanh", x)
+    low = xp.where(xp.less_equal(x, min_val), xp.full_of(min_val, x), x)
+    return xp.where(xp.greater_equal(x, max_val), xp.full_of(max_val, x), low)
+
+
+@composite(reference=lambda np, x, cut=0.5: np.where(np.abs(x) > cut, x, 0), samples=draw_numbers((-2, 2)))
+def hardshrink(xp: Any, x: Any, /, lambd: Any = 0.5) -> Any:
+    """x where it is farther from 0 than *lambd*, else 0."""
+    x = floating(xp, "hardshrink", x)
+    return xp.where(xp.less_equal(xp.abs(x), lambd), xp.zeros_like(x), x)
+
+
+@composite(
+    reference=lambda np, x, cut=0.5: np.sign(x) * np.maximum(np.abs(x) - cut, 0), samples=draw_numbers((-2, 2))
+)
+def softshrink(xp: Any, x: Any, /, lambd: Any = 0.5) -> Any:
+    """x moved by *lambd* towards 0, and not beyond."""
+    x = floating(xp, "softshrink", x)
+    if lambd < 0:
+        raise ShapeError(f"cannot shrink by {lambd}: it must not be negative")
+    zero = xp.zeros_like(x)
+    return xp.where(x > lambd, x - lambd, xp.where(x < -lambd, x + lambd, x * zero))
+
+
+@composite(
+    reference=lambda np, x, threshold, value: np.where(x > threshold, x, value),
+    samples=lambda draw: [((draw.array((3, 4), -2, 2), 0.5, -3.0), {})],
+    dtypes="int float",
+)
+def threshold(xp: Any, x: Any, threshold: Any, value: Any, /) -> Any:
+    """x where it is greater than *threshold*, else *value*."""
+    return xp.where(xp.less_equal(x, threshold), xp.full_of(value, x), x)
+
+
+def _prelu_reference(np: Any, x: Any, weight: Any) -> Any:
+    view = np.reshape(weight, (-1,) + (1,) * max(0, x.ndim - 2))
+    return np.where(x > 0, x, x * view)
+
+
+@composite(
+    reference=_prelu_reference,
+    samples=lambda draw: [
+        ((draw.array((2, 3, 4), -2, 2), draw.array((3,), 0.1, 0.5)), {}),
+        ((draw.array((2, 3), -2, 2), draw.array((3,), 0.1, 0.5)), {}),
+        ((draw.array((5,), -2, 2), draw.array((1,), 0.1, 0.5)), {}),
+    ],
+)
+def prelu(xp: Any, x: Any, weight: Any, /) -> Any:
+    """x where it is positive, else weight * x; the weight has one value, or one for each channel of [N, C, ...]."""
+    x = floating(xp, "prelu", x)
+    count = shapes.size(weight.shape)
+    if weight.ndim > 1 or (count != 1 and (x.ndim < 2 or x.shape[1] != count)):
+        raise ShapeError(
+            f"cannot apply prelu to shape {list(x.shape)} with weights {list(weight.shape)}: there is one weight, or one "
+            "for each channel, axis 1"
+        )
+    along = xp.reshape(weight, (count,) + (1,) * (x.ndim - 2) if count != 1 else ())
+    return xp.where(x > 0, x, x * cast(xp, along, x.dtype))
 
 
 @composite(reference=lambda np, x: x - np.tanh(x), samples=draw_numbers((-4, 4)))

@@ -1,63 +1,67 @@
-"""Convolutions and pooling over images [N, C, H, W].
+"""Convolutions over signals [N, C, L], images [N, C, H, W] and volumes [N, C, D, H, W].
 
-Here: conv1d, conv2d, max_pool2d, avg_pool2d, made of padding, overlapping windows (a view) and a product or a
-reduction.
-Not here: the window view (`layout.py`), layers.
+Here: conv1d, conv2d, conv3d and conv_transpose1d, 2d, 3d, made of padding, overlapping windows (a view) and a product.
+Not here: pooling (`pooling.py`), the window view (`layout.py`), layers.
 """
 
 import operator
 from typing import Any
 
-from polygrad import dtypes
+from polygrad import dtypes, shapes
 from polygrad.errors import DTypeError, ShapeError
 from polygrad.ops.internal import cast
-from polygrad.ops.statistics import floating, wide
+from polygrad.ops.statistics import wide
 from polygrad.ops.table import composite
 
-Pair = tuple[int, int]
+Sizes = tuple[int, ...]
+_SUBJECTS = {1: "signals are [N, C, L]", 2: "images are [N, C, H, W]", 3: "volumes are [N, C, D, H, W]"}
+_FIELDS = {1: "length", 2: "height, width", 3: "depth, height, width"}
+_COUNTED = {1: "an int", 2: "an int or a pair of ints", 3: "an int or three ints"}
 
 
-def _pair(name: str, what: str, value: Any, least: int) -> Pair:
-    """Return an int or a pair of ints as a pair, none below *least*."""
-    given = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+def sizes_of(name: str, what: str, value: Any, least: int, rank: int) -> Sizes:
+    """Return an int, or one int for each of *rank* axes, as a tuple; none may be below *least*."""
+    given = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
     try:
         out = tuple(operator.index(v) for v in given)
     except TypeError:
         out = ()
-    if len(out) != 2 or min(out) < least:
-        raise ShapeError(f"cannot apply {name} with {what} {value!r}: it is an int or a pair of ints, at least {least}")
-    return out[0], out[1]
+    if len(out) != rank or min(out) < least:
+        raise ShapeError(f"cannot apply {name} with {what} {value!r}: it is {_COUNTED[rank]}, at least {least}")
+    return out
 
 
-def _borders(padding: Any, kernel: Pair, stride: Pair, dilation: Pair) -> tuple[Pair, Pair]:
-    """Return what is added before and after the rows and the columns."""
+def _borders(padding: Any, kernel: Sizes, stride: Sizes, dilation: Sizes) -> tuple[Sizes, Sizes]:
+    """Return what is added before and after each axis."""
+    rank = len(kernel)
     if padding == "valid":
-        return (0, 0), (0, 0)
+        return (0,) * rank, (0,) * rank
     if padding == "same":
-        if stride != (1, 1):
+        if stride != (1,) * rank:
             raise ShapeError(
                 f"cannot pad 'same' with stride {stride}: the result has the image's size only with stride 1"
             )
         spans = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-        return (spans[0] // 2, spans[1] // 2), (spans[0] - spans[0] // 2, spans[1] - spans[1] // 2)
+        return tuple(n // 2 for n in spans), tuple(n - n // 2 for n in spans)
     if isinstance(padding, str):
-        raise ShapeError(f"cannot pad {padding!r}: padding is an int, a pair of ints, 'same' or 'valid'")
-    both = _pair("a convolution", "padding", padding, 0)
+        raise ShapeError(f"cannot pad {padding!r}: padding is {_COUNTED[rank]}, 'same' or 'valid'")
+    both = sizes_of("a convolution", "padding", padding, 0, rank)
     return both, both
 
 
-def _bordered(xp: Any, x: Any, before: Pair, after: Pair, fill: Any) -> Any:
-    if before == after == (0, 0):
+def bordered(xp: Any, x: Any, before: Sizes, after: Sizes, fill: Any) -> Any:
+    """Return x with *fill* around its last axes."""
+    if not any(before) and not any(after):
         return x
-    lead = (0,) * (x.ndim - 2)
+    lead = (0,) * (x.ndim - len(before))
     return xp.pad_(x, lead + before, lead + after, fill)
 
 
-def _check(x: Any, weight: Any, groups: int) -> None:
-    if x.ndim != 4 or weight.ndim != 4:
+def _check(x: Any, weight: Any, groups: int, rank: int) -> None:
+    if x.ndim != rank + 2 or weight.ndim != rank + 2:
         raise ShapeError(
-            f"cannot convolve shapes {list(x.shape)} and {list(weight.shape)}: images are [N, C, H, W], weights "
-            "[out, C / groups, height, width]"
+            f"cannot convolve shapes {list(x.shape)} and {list(weight.shape)}: {_SUBJECTS[rank]}, weights "
+            f"[out, C / groups, {_FIELDS[rank]}]"
         )
     if groups < 1 or x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups or 0 in weight.shape:
         raise ShapeError(
@@ -67,26 +71,84 @@ def _check(x: Any, weight: Any, groups: int) -> None:
         )
 
 
+def _alike(xp: Any, x: Any, weight: Any) -> tuple[Any, Any]:
+    """Return both operands in one dtype."""
+    dtype = dtypes.promote(x.dtype, weight.dtype)
+    if dtype is dtypes.bool_:
+        raise DTypeError("cannot convolve bool arrays: cast with .astype(...)")
+    return cast(xp, x, dtype), cast(xp, weight, dtype)
+
+
+def _biased(xp: Any, out: Any, bias: Any, rank: int) -> Any:
+    if bias is None:
+        return out
+    if bias.shape != (out.shape[1],):
+        raise ShapeError(
+            f"cannot add a bias of shape {list(bias.shape)} to {out.shape[1]} feature maps: it has one value for each"
+        )
+    return out + xp.reshape(bias, (bias.shape[0],) + (1,) * rank)
+
+
+def _convolve(xp: Any, rank: int, x: Any, weight: Any, bias: Any, *geometry: Any) -> Any:
+    """Return a convolution over *rank* axes; *geometry* is stride, padding, dilation and groups."""
+    stride, padding, dilation, count = geometry
+    name, groups = f"conv{rank}d", operator.index(count)
+    _check(x, weight, groups, rank)
+    step, apart = (sizes_of(name, what, v, 1, rank) for what, v in (("stride", stride), ("dilation", dilation)))
+    x, weight = _alike(xp, x, weight)
+    kernel = weight.shape[2:]
+    before, after = _borders(padding, kernel, step, apart)
+    seen = xp.windows_(bordered(xp, x, before, after, 0), kernel, step, apart)
+    depthwise = weight.shape[1] == 1 and groups == weight.shape[0]
+    out = _depthwise(xp, seen, weight, rank) if depthwise else _product(xp, seen, weight, groups, rank)
+    return _biased(xp, out, bias, rank)
+
+
+def _depthwise(xp: Any, seen: Any, weight: Any, rank: int) -> Any:
+    """Return the convolution of each channel with its own kernel: a sum over windows, without a product of matrices."""
+    c, shape = seen.shape[1], seen.shape[: 2 + rank]
+    if 0 in seen.shape:
+        return xp.zeros(shape, dtype=seen.dtype)
+    spread = xp.reshape(weight, (c, *(1,) * rank, *weight.shape[2:]))
+    total = xp.sum_(wide(xp, seen) * wide(xp, spread), tuple(range(2 + rank, 2 + 2 * rank)))
+    return xp.reshape(cast(xp, total, seen.dtype), shape)
+
+
+def _product(xp: Any, seen: Any, weight: Any, groups: int, rank: int) -> Any:
+    """Return the convolution as a product of matrices for each group: windows as rows, kernels as columns."""
+    n, c = seen.shape[:2]
+    places, kernel = seen.shape[2 : 2 + rank], seen.shape[2 + rank :]
+    rows = n * shapes.size(places)
+    outputs, inside = weight.shape[0], (c // groups) * shapes.size(kernel)
+    at, within = tuple(range(2, 2 + rank)), tuple(range(2 + rank, 2 + 2 * rank))
+    if groups == 1:
+        lines = xp.reshape(xp.permute_dims(seen, (0, *at, 1, *within)), (rows, inside))
+        out = xp.matmul(lines, xp.swap_last(xp.reshape(weight, (outputs, inside))))
+        return xp.permute_dims(xp.reshape(out, (n, *places, outputs)), (0, rank + 1, *range(1, rank + 1)))
+    parts = xp.reshape(seen, (n, groups, c // groups, *places, *kernel))
+    order = (1, 0, *(k + 1 for k in at), 2, *(k + 1 for k in within))
+    lines = xp.reshape(xp.permute_dims(parts, order), (groups, rows, inside))
+    out = xp.matmul(lines, xp.swap_last(xp.reshape(weight, (groups, outputs // groups, inside))))
+    whole = xp.reshape(out, (groups, n, *places, outputs // groups))
+    return xp.reshape(xp.permute_dims(whole, (1, 0, rank + 2, *at)), (n, outputs, *places))
+
+
 def _conv_reference(
     np: Any, x: Any, w: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Any:
-    (s, t), (d, e) = _pair("", "", stride, 1), _pair("", "", dilation, 1)
-    before, after = _borders(padding, w.shape[2:], (s, t), (d, e))
-    x = np.pad(x, ((0, 0), (0, 0), (before[0], after[0]), (before[1], after[1])))
-    n, _, h, width = x.shape
-    o, inside, kh, kw = w.shape
-    rows, columns = (h - d * (kh - 1) - 1) // s + 1, (width - e * (kw - 1) - 1) // t + 1
-    out = np.zeros((n, o, rows, columns), x.dtype)
-    for i, j, g in np.ndindex(kh, kw, groups):
-        seen = x[
-            :,
-            g * inside : (g + 1) * inside,
-            i * d : i * d + (rows - 1) * s + 1 : s,
-            j * e : j * e + (columns - 1) * t + 1 : t,
-        ]
+    rank = x.ndim - 2
+    step, apart = sizes_of("", "", stride, 1, rank), sizes_of("", "", dilation, 1, rank)
+    before, after = _borders(padding, w.shape[2:], step, apart)
+    x = np.pad(x, ((0, 0), (0, 0), *zip(before, after, strict=True)))
+    o, inside, *kernel = w.shape
+    places = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(x.shape[2:], kernel, step, apart, strict=True)]
+    out = np.zeros((x.shape[0], o, *places), x.dtype)
+    for g, *at in np.ndindex(groups, *kernel):
+        cut = [slice(i * d, i * d + (n - 1) * s + 1, s) for i, d, n, s in zip(at, apart, places, step, strict=True)]
+        seen = x[(slice(None), slice(g * inside, (g + 1) * inside), *cut)]
         to = slice(g * (o // groups), (g + 1) * (o // groups))
-        out[:, to] += np.einsum("nchw,oc->nohw", seen, w[to, :, i, j])
-    return out if bias is None else out + np.reshape(bias, (-1, 1, 1))
+        out[:, to] += np.einsum("nc...,oc->no...", seen, w[(to, slice(None), *at)])
+    return out if bias is None else out + np.reshape(bias, (-1, *(1,) * rank))
 
 
 def _conv_samples(draw: Any) -> Any:
@@ -122,64 +184,18 @@ def conv2d(
 
     *stride* and *dilation* are an int or a pair; *padding* too, or "same" or "valid".
     """
-    groups = operator.index(groups)
-    _check(x, weight, groups)
-    step, apart = _pair("conv2d", "stride", stride, 1), _pair("conv2d", "dilation", dilation, 1)
-    dtype = dtypes.promote(x.dtype, weight.dtype)
-    if dtype is dtypes.bool_:
-        raise DTypeError("cannot convolve bool arrays: cast with .astype(...)")
-    x, weight = cast(xp, x, dtype), cast(xp, weight, dtype)
-    kernel = (weight.shape[2], weight.shape[3])
-    before, after = _borders(padding, kernel, step, apart)
-    seen = xp.windows_(_bordered(xp, x, before, after, 0), kernel, step, apart)
-    out = (
-        _depthwise(xp, seen, weight)
-        if weight.shape[1] == 1 and groups == weight.shape[0]
-        else _product(xp, seen, weight, groups)
-    )
-    return out if bias is None else out + xp.reshape(bias, (bias.shape[0], 1, 1))
-
-
-def _depthwise(xp: Any, seen: Any, weight: Any) -> Any:
-    """Return the convolution of each channel with its own kernel: a sum over windows, without a product of matrices."""
-    n, c, rows, columns, high, across = seen.shape
-    if 0 in seen.shape:
-        return xp.zeros((n, c, rows, columns), dtype=seen.dtype)
-    spread = xp.reshape(weight, (c, 1, 1, high, across))
-    total = xp.sum_(wide(xp, seen) * wide(xp, spread), (4, 5))
-    return xp.reshape(cast(xp, total, seen.dtype), (n, c, rows, columns))
-
-
-def _product(xp: Any, seen: Any, weight: Any, groups: int) -> Any:
-    """Return the convolution as a product of matrices for each group: windows as rows, kernels as columns."""
-    n, c, rows, columns, high, across = seen.shape
-    outputs, inside = weight.shape[0], (c // groups) * high * across
-    if groups == 1:
-        lines = xp.reshape(xp.permute_dims(seen, (0, 2, 3, 1, 4, 5)), (n * rows * columns, inside))
-        out = xp.matmul(lines, xp.swap_last(xp.reshape(weight, (outputs, inside))))
-        return xp.permute_dims(xp.reshape(out, (n, rows, columns, outputs)), (0, 3, 1, 2))
-    parts = xp.reshape(seen, (n, groups, c // groups, rows, columns, high, across))
-    lines = xp.reshape(xp.permute_dims(parts, (1, 0, 3, 4, 2, 5, 6)), (groups, n * rows * columns, inside))
-    out = xp.matmul(lines, xp.swap_last(xp.reshape(weight, (groups, outputs // groups, inside))))
-    whole = xp.reshape(out, (groups, n, rows, columns, outputs // groups))
-    return xp.reshape(xp.permute_dims(whole, (1, 0, 4, 2, 3)), (n, outputs, rows, columns))
-
-
-def _conv1d_reference(
-    np: Any, x: Any, w: Any, bias: Any = None, stride: int = 1, padding: Any = 0, dilation: int = 1, groups: int = 1
-) -> Any:
-    flat = padding if isinstance(padding, str) else (0, padding)
-    return _conv_reference(np, x[:, :, None], w[:, :, None], bias, (1, stride), flat, (1, dilation), groups)[:, :, 0]
+    return _convolve(xp, 2, x, weight, bias, stride, padding, dilation, groups)
 
 
 @composite(
-    reference=_conv1d_reference,
+    reference=_conv_reference,
     samples=lambda draw: [
         ((draw.array((2, 3, 8), -1, 1), draw.array((4, 3, 3), -1, 1)), {}),
         (
             (draw.array((1, 4, 9), -1, 1), draw.array((4, 2, 2), -1, 1)),
             {"stride": 2, "padding": 1, "dilation": 2, "groups": 2},
         ),
+        ((draw.array((2, 3, 6), -1, 1), draw.array((3, 1, 3), -1, 1)), {"padding": "same", "groups": 3}),
     ],
     tolerance=4.0,  # as conv2d
 )
@@ -194,92 +210,185 @@ def conv1d(
     dilation: Any = 1,
     groups: Any = 1,
 ) -> Any:
-    """The cross-correlation of [N, C, L] with weights [out, C / groups, length]."""
-    if x.ndim != 3 or weight.ndim != 3:
-        raise ShapeError(
-            f"cannot convolve shapes {list(x.shape)} and {list(weight.shape)}: signals are [N, C, L], weights [out, "
-            "C / groups, length]"
-        )
-    border = padding if isinstance(padding, str) else (0, padding)
-    lifted = xp.expand_dims(x, 2), xp.expand_dims(weight, 2)
-    out = xp.conv2d(*lifted, bias, (1, stride), border, (1, dilation), groups)
-    return xp.squeeze(out, 2)
-
-
-def _pool(name: str, x: Any, kernel_size: Any, stride: Any, padding: Any) -> tuple[Pair, Pair, Pair]:
-    """Return kernel, stride and padding of a pooling as pairs, checked."""
-    if x.ndim < 2:
-        raise ShapeError(f"cannot apply {name} to shape {list(x.shape)}: it pools the last two axes")
-    kernel = _pair(name, "kernel_size", kernel_size, 1)
-    step = kernel if stride is None else _pair(name, "stride", stride, 1)
-    border = _pair(name, "padding", padding, 0)
-    if [1 for p, k in zip(border, kernel, strict=True) if p > k // 2]:
-        raise ShapeError(
-            f"cannot apply {name} with padding {border} and kernel_size {kernel}: padding is at most half of the kernel"
-        )
-    return kernel, step, border
-
-
-def _pool_reference(np: Any, x: Any, kernel: Any, stride: Any, padding: Any, fill: float, over: Any) -> Any:
-    (kh, kw), (p, q) = _pair("", "", kernel, 1), _pair("", "", padding, 0)
-    s, t = (kh, kw) if stride is None else _pair("", "", stride, 1)
-    x = np.pad(x, [(0, 0)] * (x.ndim - 2) + [(p, p), (q, q)], constant_values=fill)
-    rows, columns = (x.shape[-2] - kh) // s + 1, (x.shape[-1] - kw) // t + 1
-    out = np.zeros((*x.shape[:-2], rows, columns))
-    for i, j in np.ndindex(rows, columns):
-        out[..., i, j] = over(x[..., i * s : i * s + kh, j * t : j * t + kw], axis=(-2, -1))
-    return out
-
-
-def _pool_samples(draw: Any) -> Any:
-    x = draw.array((2, 3, 7, 6), -2, 2)
-    return [
-        ((x, 2), {}),
-        ((x, (3, 2)), {"stride": 1}),
-        ((x, 3), {"stride": 2, "padding": 1}),
-        ((x, 3), {"stride": (2, 1), "padding": (1, 0)}),
-    ]
+    """The cross-correlation of signals [N, C, L] with weights [out, C / groups, length]."""
+    return _convolve(xp, 1, x, weight, bias, stride, padding, dilation, groups)
 
 
 @composite(
-    reference=lambda np, x, k, stride=None, padding=0: _pool_reference(np, x, k, stride, padding, -np.inf, np.max),
-    samples=_pool_samples,
-)
-def max_pool2d(xp: Any, x: Any, kernel_size: Any, /, stride: Any = None, padding: Any = 0) -> Any:
-    """The maximum of each window of the last two axes; windows touch unless *stride* is given.
-
-    Equal maxima share the gradient.
-    """
-    kernel, step, border = _pool("max_pool2d", x, kernel_size, stride, padding)
-    seen = xp.windows_(_bordered(xp, x, border, border, dtypes.lowest(x.dtype)), kernel, step, (1, 1))
-    return xp.max(seen, axis=(-2, -1))
-
-
-def _avg_reference(
-    np: Any, x: Any, k: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
-) -> Any:
-    if count_include_pad:
-        return _pool_reference(np, x, k, stride, padding, 0, np.mean)
-    counts = _pool_reference(np, np.ones_like(x), k, stride, padding, 0, np.sum)
-    return _pool_reference(np, x, k, stride, padding, 0, np.sum) / counts
-
-
-@composite(
-    reference=_avg_reference,
+    reference=_conv_reference,
     samples=lambda draw: [
-        *_pool_samples(draw),
-        ((draw.array((1, 5, 5), -2, 2), 3), {"stride": 2, "padding": 1, "count_include_pad": False}),
+        ((draw.array((1, 2, 4, 3, 5), -1, 1), draw.array((3, 2, 2, 2, 3), -1, 1), draw.array((3,), -1, 1)), {}),
+        (
+            (draw.array((1, 2, 5, 4, 4), -1, 1), draw.array((4, 1, 2, 3, 2), -1, 1)),
+            {"stride": (2, 1, 2), "padding": (1, 1, 0), "dilation": (1, 2, 1), "groups": 2},
+        ),
     ],
+    tolerance=4.0,  # as conv2d
 )
-def avg_pool2d(
-    xp: Any, x: Any, kernel_size: Any, /, stride: Any = None, padding: Any = 0, count_include_pad: Any = True
+def conv3d(
+    xp: Any,
+    x: Any,
+    weight: Any,
+    /,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: Any = 1,
 ) -> Any:
-    """The mean of each window of the last two axes; padded zeros count unless *count_include_pad* is false."""
-    x = floating(xp, "avg_pool2d", x)
-    kernel, step, border = _pool("avg_pool2d", x, kernel_size, stride, padding)
-    seen = xp.windows_(_bordered(xp, x, border, border, 0), kernel, step, (1, 1))
-    if count_include_pad or border == (0, 0):
-        return xp.mean(seen, axis=(-2, -1))
-    inside = _bordered(xp, xp.ones(x.shape[-2:], dtype=x.dtype), border, border, 0)
-    counts = xp.sum(xp.windows_(inside, kernel, step, (1, 1)), axis=(-2, -1))
-    return xp.sum(seen, axis=(-2, -1)) / counts
+    """The cross-correlation of volumes [N, C, D, H, W] with weights [out, C / groups, depth, height, width]."""
+    return _convolve(xp, 3, x, weight, bias, stride, padding, dilation, groups)
+
+
+def _check_transposed(x: Any, weight: Any, groups: int, rank: int) -> None:
+    if x.ndim != rank + 2 or weight.ndim != rank + 2:
+        raise ShapeError(
+            f"cannot convolve shapes {list(x.shape)} and {list(weight.shape)} transposed: {_SUBJECTS[rank]}, weights "
+            f"[C, out / groups, {_FIELDS[rank]}]"
+        )
+    if groups < 1 or x.shape[1] != weight.shape[0] or x.shape[1] % groups or 0 in weight.shape:
+        raise ShapeError(
+            f"cannot convolve {x.shape[1]} channels with weights {list(weight.shape)} in {groups} groups transposed: "
+            "the weights' first axis has one entry for each channel, and channels must divide by the groups"
+        )
+
+
+def _fitted(xp: Any, x: Any, before: Sizes, after: Sizes) -> Any:
+    """Return x with zeros around its last axes, or with elements cut off where a count is negative."""
+    rank = len(before)
+    if min(before + after) < 0:
+        starts = tuple(max(0, -b) for b in before)
+        ends = tuple(max(0, -a) for a in after)
+        kept = tuple(n - b - a for n, b, a in zip(x.shape[-rank:], starts, ends, strict=True))
+        lead = x.ndim - rank
+        x = xp.slice_(x, (0,) * lead + starts, (1,) * x.ndim, x.shape[:lead] + kept)
+    return bordered(xp, x, tuple(max(0, b) for b in before), tuple(max(0, a) for a in after), 0)
+
+
+def _convolve_transposed(xp: Any, rank: int, x: Any, weight: Any, bias: Any, *geometry: Any) -> Any:
+    """Return the transpose of a convolution: what its gradient does; a convolution of x with zeros between elements.
+
+    *geometry* is stride, padding, output_padding, groups and dilation.
+    """
+    stride, padding, output_padding, count, dilation = geometry
+    name, groups = f"conv_transpose{rank}d", operator.index(count)
+    _check_transposed(x, weight, groups, rank)
+    step, apart = (sizes_of(name, what, v, 1, rank) for what, v in (("stride", stride), ("dilation", dilation)))
+    border = sizes_of(name, "padding", padding, 0, rank)
+    extra = sizes_of(name, "output_padding", output_padding, 0, rank)
+    if [1 for e, s, d in zip(extra, step, apart, strict=True) if e >= max(s, d)]:
+        raise ShapeError(
+            f"cannot apply {name} with output_padding {extra}: it must be less than stride {step} or dilation {apart}"
+        )
+    x, weight = _alike(xp, x, weight)
+    kernel = weight.shape[2:]
+    spans = [d * (k - 1) for k, d in zip(kernel, apart, strict=True)]
+    sizes = [(n - 1) * s + 1 + w - 2 * p + e for n, s, w, p, e in zip(x.shape[2:], step, spans, border, extra, strict=True)]
+    if min(sizes) < 1:
+        raise ShapeError(
+            f"cannot apply {name} to shape {list(x.shape)}: with this geometry its result would have sizes {sizes}"
+        )
+    apart_x = xp.spread(x, (1, 1, *step))  # step - 1 zeros behind every element, the last one too
+    before = tuple(w - p for w, p in zip(spans, border, strict=True))
+    after = tuple(b + e - (s - 1) for b, e, s in zip(before, extra, step, strict=True))
+    return _biased(
+        xp,
+        _convolve(xp, rank, _fitted(xp, apart_x, before, after), _turned(xp, weight, groups), None, 1, 0, apart, groups),
+        bias,
+        rank,
+    )
+
+
+def _turned(xp: Any, weight: Any, groups: int) -> Any:
+    """Return weights [C, out / groups, ...] as [out, C / groups, ...] with every kernel reversed."""
+    inputs, outputs, *kernel = weight.shape
+    ends = (0, 0, *(k - 1 for k in kernel))
+    weight = xp.slice_(weight, ends, (1, 1, *(-1 for _ in kernel)), weight.shape)
+    parts = xp.reshape(weight, (groups, inputs // groups, outputs, *kernel))
+    turned = xp.permute_dims(parts, (0, 2, 1, *range(3, parts.ndim)))
+    return xp.reshape(turned, (groups * outputs, inputs // groups, *kernel))
+
+
+def _transposed_reference(np: Any, x: Any, w: Any, bias: Any = None, **geometry: Any) -> Any:
+    rank = x.ndim - 2
+    wanted = {"stride": 1, "padding": 0, "output_padding": 0, "groups": 1, "dilation": 1, **geometry}
+    step, border, extra, apart = (
+        np.broadcast_to(wanted[k], rank) for k in ("stride", "padding", "output_padding", "dilation")
+    )
+    kernel, groups = np.array(w.shape[2:]), wanted["groups"]
+    whole = (np.array(x.shape[2:]) - 1) * step + apart * (kernel - 1) + 1 + extra
+    out = np.zeros((x.shape[0], w.shape[1] * groups, *whole))
+    inputs = x.shape[1] // groups
+    for g, *at in np.ndindex(groups, *w.shape[2:]):
+        to = [
+            slice(i * d, i * d + (n - 1) * s + 1, s) for i, d, n, s in zip(at, apart, x.shape[2:], step, strict=True)
+        ]
+        given = slice(g * inputs, (g + 1) * inputs)
+        made = np.einsum("nc...,co->no...", x[:, given], w[(given, slice(None), *at)])
+        out[(slice(None), slice(g * w.shape[1], (g + 1) * w.shape[1]), *to)] += made
+    cut = [slice(p, n - p) for p, n in zip(border, whole, strict=True)]
+    out = out[(slice(None), slice(None), *cut)]
+    return out if bias is None else out + np.reshape(bias, (-1, *(1,) * rank))
+
+
+def _transposed_samples(rank: int) -> Any:
+    def samples(draw: Any) -> Any:
+        x, w = draw.array((2, 4, *(4, 3, 3)[:rank]), -1, 1), draw.array((4, 2, *(3, 2, 2)[:rank]), -1, 1)
+        return [
+            ((x, w), {}),
+            ((x, w, draw.array((2,), -1, 1)), {"stride": 2, "padding": 1, "output_padding": 1}),
+            ((x, w), {"stride": 3, "groups": 2, "dilation": 2, "padding": 2}),
+        ]
+
+    return samples
+
+
+@composite(reference=_transposed_reference, samples=_transposed_samples(1), tolerance=4.0)  # as conv2d
+def conv_transpose1d(
+    xp: Any,
+    x: Any,
+    weight: Any,
+    /,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: Any = 1,
+    dilation: Any = 1,
+) -> Any:
+    """The transpose of `conv1d`: [N, C, L] with weights [C, out / groups, length] to a longer signal."""
+    return _convolve_transposed(xp, 1, x, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+@composite(reference=_transposed_reference, samples=_transposed_samples(2), tolerance=4.0)  # as conv2d
+def conv_transpose2d(
+    xp: Any,
+    x: Any,
+    weight: Any,
+    /,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: Any = 1,
+    dilation: Any = 1,
+) -> Any:
+    """The transpose of `conv2d`: [N, C, H, W] with weights [C, out / groups, height, width] to larger images."""
+    return _convolve_transposed(xp, 2, x, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+@composite(reference=_transposed_reference, samples=_transposed_samples(3), tolerance=4.0)  # as conv2d
+def conv_transpose3d(
+    xp: Any,
+    x: Any,
+    weight: Any,
+    /,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: Any = 1,
+    dilation: Any = 1,
+) -> Any:
+    """The transpose of `conv3d`: [N, C, D, H, W] with weights [C, out / groups, depth, height, width]."""
+    return _convolve_transposed(xp, 3, x, weight, bias, stride, padding, output_padding, groups, dilation)

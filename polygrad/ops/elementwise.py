@@ -533,7 +533,7 @@ def atanh(xp: Any, x: Any, /) -> Any:
     return xp.atanh(x)
 
 
-@elementwise(kinds=FLOAT, vjp=(lambda xp, g, out, x: g * _ERF * xp.exp(-x * x),))
+@elementwise(kinds=FLOAT, vjp=(lambda xp, g, out, x: g * _ERF * xp.exp(-x * x),), where="main special")
 def erf(xp: Any, x: Any, /) -> Any:
     """The error function, 2 / sqrt(pi) times the integral of exp(-t * t) from 0 to x."""
     import numpy  # noqa: PLC0415, ICN001  a reference, run in tests alone

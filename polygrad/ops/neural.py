@@ -1,13 +1,15 @@
-"""Softmax and normalisations.
+"""Softmax, normalisations, and what linear layers and embeddings compute.
 
-Here: softmax, log_softmax, layer_norm, rms_norm, group_norm, batch_norm; each reads its input once when fused.
+Here: softmax, softmin, log_softmax, layer_norm, rms_norm, group_norm, instance_norm, batch_norm; each reads its input
+once when fused; linear, bilinear, embedding.
 Not here: activations, losses, convolutions (modules of these names), parameters and running statistics.
 """
 
 from typing import Any
 
-from polygrad import shapes
-from polygrad.errors import ShapeError
+from polygrad import dtypes, shapes
+from polygrad.errors import DTypeError, ShapeError
+from polygrad.ops.indexing import checked_label
 from polygrad.ops.internal import cast
 from polygrad.ops.statistics import floating, wide
 from polygrad.ops.table import composite
@@ -44,7 +46,7 @@ def _prepared(xp: Any, name: str, x: Any, axis: Any) -> tuple[Any, shapes.Shape]
     return x, shapes.axes(f"apply {name}", axis, x.ndim)
 
 
-@composite(reference=_softmax_reference, samples=_along(-9, 9))
+@composite(reference=_softmax_reference, samples=_along(-9, 9), where="main special")
 def softmax(xp: Any, x: Any, /, axis: Any = -1) -> Any:
     """exp(x) over its sum along an axis or several, without overflow."""
     x, axes = _prepared(xp, "softmax", x, axis)
@@ -54,7 +56,11 @@ def softmax(xp: Any, x: Any, /, axis: Any = -1) -> Any:
     return cast(xp, e / xp.sum_(e, axes), x.dtype)
 
 
-@composite(reference=lambda np, x, axis=-1: np.log(_softmax_reference(np, x, axis)), samples=_along(-9, 9))
+@composite(
+    reference=lambda np, x, axis=-1: np.log(_softmax_reference(np, x, axis)),
+    samples=_along(-9, 9),
+    where="main special",
+)
 def log_softmax(xp: Any, x: Any, /, axis: Any = -1) -> Any:
     """The logarithm of softmax, accurate where that underflows."""
     x, axes = _prepared(xp, "log_softmax", x, axis)
@@ -157,6 +163,25 @@ def group_norm(xp: Any, x: Any, groups: Any, /, weight: Any = None, bias: Any = 
     return _scaled(xp, y, _channels(xp, weight, x.ndim), _channels(xp, bias, x.ndim), x.dtype)
 
 
+def _instance_norm_reference(np: Any, x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    return _group_norm_reference(np, x, x.shape[1], weight, bias, eps)
+
+
+@composite(
+    reference=_instance_norm_reference,
+    samples=lambda draw: [
+        ((draw.array((2, 4, 5), -2, 2),), {}),
+        ((draw.array((2, 3, 4, 2), -2, 2), draw.array((3,), -2, 2), draw.array((3,), -2, 2)), {"eps": 1e-3}),
+    ],
+    tolerance=20.0,  # as layer_norm
+)
+def instance_norm(xp: Any, x: Any, /, weight: Any = None, bias: Any = None, eps: Any = 1e-5) -> Any:
+    """`layer_norm` of each channel of each example of [N, C, ...]; weight and bias have one value for each channel."""
+    if x.ndim < 3 or x.shape[1] == 0:
+        raise ShapeError(f"cannot apply instance_norm to shape {list(x.shape)}: it is [N, C, ...], with channels")
+    return xp.group_norm(x, x.shape[1], weight, bias, eps)
+
+
 def _batch_norm_reference(
     np: Any, x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
@@ -187,3 +212,84 @@ def batch_norm(
     x, _ = _prepared(xp, "batch_norm", x, ())
     centre, scale, weight, bias = (_channels(xp, v, x.ndim) for v in (mean, variance, weight, bias))
     return _scaled(xp, (wide(xp, x) - centre) * xp.rsqrt(scale + eps), weight, bias, x.dtype)
+
+
+def _linear_reference(np: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+    return np.matmul(x, np.swapaxes(weight, -1, -2)) + (0 if bias is None else bias)
+
+
+@composite(
+    reference=_linear_reference,
+    samples=lambda draw: [
+        ((draw.array((2, 3, 4), -1, 1), draw.array((5, 4), -1, 1)), {}),
+        ((draw.array((3, 4), -1, 1), draw.array((5, 4), -1, 1), draw.array((5,), -1, 1)), {}),
+        ((draw.array((4,), -1, 1), draw.array((5, 4), -1, 1), draw.array((5,), -1, 1)), {}),
+    ],
+    tolerance=4.0,  # sums of products
+)
+def linear(xp: Any, x: Any, weight: Any, /, bias: Any = None) -> Any:
+    """``x @ weight.T + bias``, with weights [out, in], over the last axis."""
+    if x.ndim == 0 or weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
+        raise ShapeError(
+            f"cannot apply linear to shape {list(x.shape)} with weights {list(weight.shape)}: weights are [out, in], and "
+            "the last axis has as many elements as there are inputs"
+        )
+    out = xp.matmul(x, xp.swap_last(weight))
+    return out if bias is None else out + bias
+
+
+@composite(
+    reference=lambda np, a, b, w, bias=None: np.einsum("...i,oij,...j->...o", a, w, b) + (0 if bias is None else bias),
+    samples=lambda draw: [
+        ((draw.array((2, 4), -1, 1), draw.array((2, 3), -1, 1), draw.array((5, 4, 3), -1, 1)), {}),
+        (
+            (
+                draw.array((2, 3, 2), -1, 1),
+                draw.array((2, 3, 2), -1, 1),
+                draw.array((1, 2, 2), -1, 1),
+                draw.array((1,), -1, 1),
+            ),
+            {},
+        ),
+    ],
+    tolerance=4.0,  # sums of products
+)
+def bilinear(xp: Any, x1: Any, x2: Any, weight: Any, /, bias: Any = None) -> Any:
+    """The sum of x1[i] * weight[o, i, j] * x2[j] over i and j, for each o, plus bias; over the last axes."""
+    if weight.ndim != 3 or x1.shape[:-1] != x2.shape[:-1] or (x1.shape[-1:] + x2.shape[-1:]) != weight.shape[1:]:
+        raise ShapeError(
+            f"cannot apply bilinear to shapes {list(x1.shape)} and {list(x2.shape)} with weights {list(weight.shape)}: "
+            "weights are [out, in1, in2], and all axes but the last must be equal"
+        )
+    o, i, j = weight.shape
+    lines = xp.matmul(xp.reshape(x1, (*x1.shape[:-1], 1, i)), xp.reshape(xp.permute_dims(weight, (1, 0, 2)), (i, o * j)))
+    out = xp.sum(xp.reshape(lines, (*x1.shape[:-1], o, j)) * xp.expand_dims(x2, -2), axis=-1)
+    return out if bias is None else out + bias
+
+
+@composite(
+    reference=lambda np, i, w, padding_idx=None: w[i],
+    samples=lambda draw: [
+        ((draw.ints((2, 3), 0, 3), draw.array((4, 5), -2, 2)), {}),
+        ((draw.ints((), 0, 3), draw.array((4, 5), -2, 2)), {}),
+        ((draw.ints((7,), 0, 1), draw.array((4, 2), -2, 2)), {}),
+    ],
+)
+def embedding(xp: Any, indices: Any, weight: Any, /, padding_idx: Any = None) -> Any:
+    """A row of the weight for each index; the row of *padding_idx* gets no gradient.
+
+    An index outside of the rows, a negative one too, is reported by the device.
+    """
+    if weight.ndim != 2:
+        raise ShapeError(f"cannot embed with weights {list(weight.shape)}: they are [rows, features]")
+    if dtypes.KINDS[indices.dtype] != "int":
+        raise DTypeError(f"cannot embed indices of {indices.dtype.name}: they are integers; cast with .astype(...)")
+    count, size = weight.shape
+    flat = xp.reshape(checked_label(xp, indices, count), (shapes.size(indices.shape),))
+    rows = xp.reshape(xp.take(weight, flat, axis=0), (*indices.shape, size))
+    if padding_idx is None:
+        return rows
+    if not -count <= padding_idx < count:
+        raise ShapeError(f"cannot pad with row {padding_idx} of {count} rows: there is no such row")
+    padded = xp.expand_dims(xp.equal(cast(xp, indices, dtypes.int64), padding_idx % count), -1)
+    return xp.where(padded, xp.stop_gradient(rows), rows)

@@ -1,7 +1,7 @@
 """Running reductions: each element reduced with all before it along an axis.
 
 Here: `scan_` and `recurrence_`, which devices may have as ops of their own, and what users call: cumulative_sum,
-cumulative_prod, cumulative_max, cumulative_min.
+cumulative_prod, cumulative_max, cumulative_min, cumulative_logsumexp.
 Not here: reductions to one value (`statistics.py`).
 
 A derivative of a running product is a linear recurrence, and so is a derivative of that: with any number of zeros
@@ -47,7 +47,7 @@ def _earlier(xp: Any, x: Any, count: Any, by: int) -> Any:
 
 
 def _combine(xp: Any, kind: str) -> Any:
-    return {"sum": xp.add, "prod": xp.multiply, "max": xp.maximum, "min": xp.minimum}[kind]
+    return {"sum": xp.add, "prod": xp.multiply, "max": xp.maximum, "min": xp.minimum, "exp": xp.logaddexp}[kind]
 
 
 def _doubled(xp: Any, x: Any, kind: str) -> Any:
@@ -279,3 +279,18 @@ def cumulative_min(xp: Any, x: Any, /, *, axis: Any = None) -> Any:
     Of equal ones the first takes the gradient.
     """
     return _cumulative(xp, x, axis, "take the cumulative minimum", "min")
+
+
+@composite(
+    reference=lambda np, x, *, axis=None: np.logaddexp.accumulate(x, axis=0 if axis is None else axis),
+    samples=_SCANNED,
+    dtypes="float",
+)
+def cumulative_logsumexp(xp: Any, x: Any, /, *, axis: Any = None) -> Any:
+    """log(sum(exp(...))) of each element and all before it along an axis, without overflow.
+
+    It takes log2(n) steps over the whole array.
+    """
+    turned, k = _along(xp, x, axis, "take the cumulative logsumexp")
+    out = turned if 0 in turned.shape else _doubled(xp, turned, "exp")
+    return xp.moveaxis(out, -1, k)

@@ -13,7 +13,7 @@ import math
 from typing import Any
 
 from polygrad import dtypes
-from polygrad.errors import DTypeError, GradError
+from polygrad.errors import GradError, ShapeError
 from polygrad.ops.internal import cast
 from polygrad.ops.special_reference import by_mpmath
 from polygrad.ops.statistics import floating, wide
@@ -163,11 +163,14 @@ def _gamma(x: Value) -> Value:
     core = (z * polynomial(z, LGAMMA)).op("exp")
     near = where(y < 1.5, core / factor, core * factor)
     power = y.op("pow", y * 0.5 - 0.25)  # the exponent is exact, and the whole power might overflow
-    far = power * (math.sqrt(2.0 * math.pi) * (_stirling_tail(y) - y).op("exp")) * power
+    rest = math.sqrt(2.0 * math.pi) * _stirling_tail(y).op("exp")
+    far = power * ((-y).op("exp") * rest) * power
     value = where(y < FAR, near, where(y > 200.0, math.inf, far))
     r, sine = _sine(x)
-    reflected = where(r.equals(0.0), math.nan, -math.pi / (y * sine) / value)
-    return where(x < 0.0, -reflected, where(x.equals(0.0), 1.0 / x, value))
+    whole = (x - r) * 0.5
+    sine = where(whole.differs(whole.op("floor")), -sine, sine)
+    reflected = where(r.equals(0.0), math.nan, math.pi / (y * sine) / value)
+    return where(x < 0.0, reflected, where(x.equals(0.0), 1.0 / x, value))
 
 
 @elementwise(
@@ -257,6 +260,7 @@ EULER_MACLAURIN = (
     -3617 / 10670622842880000,
 )  # fmt: skip
 ZETA_STEPS = 10
+MOST = 170  # the greatest order whose factorial is a float64
 
 
 def _zeta(s: Value, q: Value) -> Value:
@@ -312,10 +316,10 @@ def zeta(xp: Any, x: Any, /, q: Any = 1.0) -> Any:
     return xp.zeta_(x, q)
 
 
-def _order(n: int, x: Any) -> Any:
+def _order(n: int) -> float:
     """Return (-1) ** (n + 1) n! for an order known on the host."""
-    if n < 0:
-        raise DTypeError(f"cannot take polygamma of order {n}: it is 0, 1, 2, ...")
+    if not 0 <= n <= MOST:
+        raise ShapeError(f"cannot take polygamma of order {n}: it is 0, 1, 2, ... {MOST}")
     return (-1.0 if n % 2 == 0 else 1.0) * float(math.factorial(n))
 
 
@@ -330,13 +334,14 @@ def polygamma(xp: Any, n: Any, x: Any, /) -> Any:
     if not isinstance(n, int):
         return _polygamma_of_arrays(xp, n, x)
     x = floating(xp, "polygamma", x)
+    sign = _order(n)
     if n == 0:
         return xp.digamma(x)
     if n == 1:
         return xp.trigamma_(x)
     y = wide(xp, x)
     if n != 2:  # noqa: PLR2004  the order with a reflection formula below
-        return cast(xp, _order(n, y) * xp.zeta_(n + 1.0, y), x.dtype)
+        return cast(xp, sign * xp.zeta_(n + 1.0, y), x.dtype)
     negative = y < 0.0
     value = -2.0 * xp.zeta_(3.0, xp.where(negative, 1.0 - y, y))
     r = xp.where(negative, y - xp.round(y), 0.25)
@@ -353,7 +358,7 @@ def _polygamma_of_arrays(xp: Any, n: Any, x: Any) -> Any:
     y = cast(xp, y, order.dtype)
     sign = xp.where(xp.equal(xp.remainder(order, 2.0), 0.0), -1.0, 1.0)
     higher = xp.maximum(order, 2.0)
-    value = sign * xp.gamma(xp.stop_gradient(higher) + 1.0) * xp.zeta_(xp.stop_gradient(higher) + 1.0, y)
+    value = sign * xp.gamma(higher + 1.0) * xp.zeta_(higher + 1.0, y)
     low = xp.where(xp.equal(order, 0.0), xp.digamma(y), xp.trigamma_(y))
     return xp.where(order < 2.0, low, value)
 

@@ -257,6 +257,7 @@ def std(xp: Any, x: Any, /, axis: Any = None, *, correction: Any = 0.0, keepdims
         np.sum(np.exp(np.asarray(x, np.float64)), axis=axis, keepdims=keepdims)
     ),
     samples=over_axes(),
+    where="main special",
 )
 def logsumexp(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> Any:
     """log(sum(exp(x))) over axes without overflow; -inf where all elements are, with gradient 0."""

@@ -70,7 +70,7 @@ def global_norm(gradients: Iterable[Array], factor: float = 1.0) -> Array:
     total: Any = None
     for gradient in gradients:
         wide = working(gradient)
-        square = FUNCTIONS["sum"](FUNCTIONS["square"](wide if factor == 1.0 else wide * factor))  # type: ignore[operator]
+        square = FUNCTIONS["sum"](FUNCTIONS["square"](wide if factor == 1.0 else wide * factor))
         total = square if total is None else total + square.to_device(total.device).astype(total.dtype, copy=False)
     return FUNCTIONS["sqrt"](total)  # type: ignore[no-any-return]
 

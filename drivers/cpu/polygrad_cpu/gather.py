@@ -108,7 +108,7 @@ class Gather:
 
     def _take_rows(self, out: Array, indices: Sequence[Array], box: tuple[tuple[int, int], ...]) -> bool:
         """Copy whole runs of memory, if one index chooses among rows behind one another; say whether that was so."""
-        if len(indices) != 1 or self.first:
+        if len(indices) != 1 or self.first or not out.flags.c_contiguous:
             return False
         (stride, size), index = self.gathers[0], indices[0]
         wide = [k for k, s in enumerate(self.strides) if s]

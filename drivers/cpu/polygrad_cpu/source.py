@@ -96,7 +96,10 @@ def is_register(kernel: Kernel, position: int) -> bool:
 
 def may_be_direct(kernel: Kernel, position: int) -> bool:
     """Say whether the value may be computed where it is stored, whose shape may be wider than its own."""
-    return is_register(kernel, position) and kernel.body[position].op not in ("load", "iota", "reduce")
+    instr = kernel.body[position]
+    if instr.op == "load" and instr.args:  # a gather writes each element of whatever it is given
+        return instr.dtype not in ("float16", "bfloat16")
+    return is_register(kernel, position) and instr.op not in ("load", "iota", "reduce")
 
 
 class _Writer:
