@@ -60,6 +60,7 @@ from polygrad.errors import (
     AxisError,
     CaptureError,
     CompileError,
+    DataError,
     DeviceError,
     DeviceLost,
     DriverBlocked,
@@ -91,10 +92,10 @@ newaxis = None
 
 globals().update(_FUNCTIONS)
 
-_LAZY = ("nn", "optim", "io", "testing")
+_LAZY = ("nn", "optim", "data", "io", "testing")
 
 if TYPE_CHECKING:
-    from polygrad import io, nn, optim, testing
+    from polygrad import data, io, nn, optim, testing
 
 
 def __getattr__(name: str) -> Any:
@@ -112,6 +113,7 @@ __all__ = [
     "CaptureError",
     "CompileError",
     "DTypeError",
+    "DataError",
     "DeviceError",
     "DeviceLost",
     "DriverBlocked",
@@ -142,6 +144,7 @@ __all__ = [
     "complex128",
     "custom_jvp",
     "custom_vjp",
+    "data",
     "detect_anomaly",
     "device",
     "drivers",

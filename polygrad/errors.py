@@ -12,6 +12,7 @@ Not here: the checks themselves.
         OutOfBounds(IndexError)         an index or label outside its axis
         CaptureError(RuntimeError)      a function that cannot be captured
         StateError(ValueError)          a saved state or file that does not fit, or is damaged
+        DataError(RuntimeError)         a data set or a worker that failed, too little data
         DriverError(RuntimeError)
             DriverNotFound              no distribution advertises the name
             DriverUnavailable           its hardware or library is absent
@@ -69,6 +70,10 @@ class CaptureError(PolygradError, RuntimeError):
 
 class StateError(PolygradError, ValueError):
     """A saved state does not fit what it is loaded into, or a file of it is damaged; nothing was changed."""
+
+
+class DataError(PolygradError, RuntimeError):
+    """A data set or a worker that reads it failed, or there is too little data."""
 
 
 class DriverError(PolygradError, RuntimeError):

@@ -149,6 +149,11 @@ class Validator:
                 verify_launch(kernel, elements, ints, scalars)
         except (PolygradError, ValueError) as error:
             self._fault(f"launching a kernel on {device.device}: {error}")
+        stored = {_identity(buffers[kernel.views[s.view].buffer]) for s in kernel.stores}
+        targets = {s.view for s in kernel.stores}
+        loaded = {_identity(buffers[v.buffer]) for k, v in enumerate(kernel.views) if k not in targets}
+        if stored & loaded:
+            self._fault(f"launching a kernel on {device.device}: it loads from a block that it stores to")
         return (yield)
 
 

@@ -42,6 +42,9 @@ def test_the_core_keeps_the_contract(validator, device):
             optimizer.zero_grad()
         a = pg.reshape(pg.arange(24, dtype=pg.float32), (4, 6))
         a[1:3, ::2] = -1
+        pg.realize(a)
+        a[:, 0] = pg.where(a[:, 1] > 0, a[:, 0] * 2, a[:, 0])
+        a[0] += a[1]
         picked = pg.take(a.T[::-1], pg.asarray([0, 5, 2]), axis=0)
         pg.realize(picked @ a, pg.argmax(a, axis=1), pg.concat([a, a[::2]]))
         del a, picked, model, optimizer, x, loss
@@ -106,6 +109,14 @@ def test_a_launch_beyond_its_block_is_found(watched):
     with pytest.raises(Exception, match="strict:0"):
         launch(blocks, (16, 0, 0), ())
     _found(watching, "launching a kernel on strict:0")
+
+
+def test_a_launch_into_what_it_reads_is_found(watched):
+    device, watching = watched
+    block = device.allocate(64)
+    with pytest.raises(Exception, match="CoreFault|strict:0"):
+        device.prepare(building.unary("float32", Instr("negative", "float32", (0,))))((block, block), (16, 0, 0), ())
+    _found(watching, "it loads from a block that it stores to")
 
 
 def test_a_sound_launch_is_none_of_its_business(watched):

@@ -4,6 +4,8 @@ Here: copies and views of values, and what foreign objects hold; NumPy is the go
 Not here: memory and launches (the runtime).
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -275,3 +277,19 @@ def is_numpy(value: Any) -> bool:
 def is_numpy_scalar(value: Any) -> bool:
     """Whether *value* is a NumPy scalar, which acts as a Python number."""
     return isinstance(value, np.generic)
+
+
+def stacked(values: list[Any]) -> Any:
+    """Return arrays or numbers of one shape as one NumPy array with a new first axis."""
+    return np.stack([np.asarray(value) for value in values])
+
+
+@contextlib.contextmanager
+def seeded_numpy(seed: int) -> Iterator[None]:
+    """Have NumPy's global stream of random numbers start from a seed within a block, and go on as before after it."""
+    before = np.random.get_state()  # noqa: NPY002  the global stream is what other people's code draws from
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(before)  # noqa: NPY002

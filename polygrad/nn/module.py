@@ -4,7 +4,8 @@ Here: the search, names, training and evaluation mode, moving, state.
 Not here: any layer.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 from polygrad import dtypes
@@ -15,7 +16,10 @@ from polygrad.array.recording import no_grad
 from polygrad.errors import StateError
 from polygrad.nn.parameter import Parameter
 
-_BUFFERS = "_buffers"  # the attribute that holds the names of buffers, and whether they are saved
+_BUFFERS = "_buffers"  # the attribute that holds the names of buffers, and what `register_buffer` was told of them
+_HOOKS = "_forward_hooks"
+_OWN = (_BUFFERS, _HOOKS)  # attributes that are not searched
+Hook = Callable[["Module", tuple[Any, ...], Any], Any]
 
 
 class LoadReport(NamedTuple):
@@ -23,6 +27,25 @@ class LoadReport(NamedTuple):
 
     missing: list[str]
     unexpected: list[str]
+
+
+class _Buffer(NamedTuple):
+    """Whether `state_dict` has a buffer, and whether it takes part in conversions to another dtype."""
+
+    persistent: bool
+    converts: bool
+
+
+class HookHandle:
+    """What `register_forward_hook` returns; `remove` ends the hook's work."""
+
+    def __init__(self, hooks: dict[int, Hook], key: int) -> None:
+        self._hooks = hooks
+        self._key = key
+
+    def remove(self) -> None:
+        """Call the hook no more."""
+        self._hooks.pop(self._key, None)
 
 
 class Module:
@@ -49,6 +72,8 @@ class Module:
     """
 
     training: bool = True
+    # A pattern of the names that a state of PyTorch's has and that are nothing here; loading passes over them.
+    foreign_state: str = ""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output; subclasses write it."""
@@ -56,22 +81,79 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return `forward` of the arguments."""
-        return self.forward(*args, **kwargs)
+        out = self.forward(*args, **kwargs)
+        hooks = self.__dict__.get(_HOOKS)
+        if hooks:
+            for hook in list(hooks.values()):
+                changed = hook(self, args, out)
+                out = out if changed is None else changed
+        return out
 
-    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, "Module"]]:
-        """Yield this module and all modules in it, each object once, with dotted names; its own name is *prefix*."""
-        return _modules(self, prefix, set())
+    def register_forward_hook(self, hook: Hook) -> HookHandle:
+        """Call ``hook(module, args, output)`` after each forward; what it returns, unless None, is the output instead."""
+        hooks = vars(self).setdefault(_HOOKS, {})
+        key = max(hooks, default=0) + 1
+        hooks[key] = hook
+        return HookHandle(hooks, key)
+
+    def named_children(self) -> Iterator[tuple[str, "Module"]]:
+        """Yield the modules directly in this one, with their names."""
+        return ((name, found) for name, found in _entries(vars(self), "") if isinstance(found, Module))
+
+    def children(self) -> Iterator["Module"]:
+        """Yield the modules directly in this one."""
+        return (found for _, found in self.named_children())
+
+    def apply(self, function: Callable[["Module"], Any]) -> Self:
+        """Call *function* with each module in this one and with this one, the inner ones first; return self."""
+        for module in [*self.modules()][::-1]:
+            function(module)
+        return self
+
+    def get_submodule(self, name: str) -> "Module":
+        """Return the module with a dotted name; "" is this one."""
+        found: dict[str, Module] = dict(self.named_modules())
+        if name not in found:
+            raise StateError(f"{type(self).__name__} has no module {name!r}; it has {_listed([*found][1:]) or 'none'}")
+        return found[name]
+
+    def get_parameter(self, name: str) -> Parameter:
+        """Return the parameter with a dotted name."""
+        found = dict(self.named_parameters(remove_duplicate=False))
+        if name not in found:
+            raise StateError(f"{type(self).__name__} has no parameter {name!r}; it has {_listed([*found]) or 'none'}")
+        return found[name]
+
+    def add_module(self, name: str, module: "Module") -> None:
+        """Set attribute *name* to a module."""
+        setattr(self, name, module)
+
+    def register_parameter(self, name: str, parameter: Parameter | None) -> None:
+        """Set attribute *name* to a parameter, or to None where there is none."""
+        setattr(self, name, parameter)
+
+    def named_modules(self, prefix: str = "", remove_duplicate: bool = True) -> Iterator[tuple[str, "Module"]]:
+        """Yield this module and all modules in it, each object once, with dotted names; its own name is *prefix*.
+
+        Without *remove_duplicate* a module is yielded at each of its places.
+        """
+        return _modules(self, prefix, set(), remove_duplicate)
 
     def modules(self) -> Iterator["Module"]:
         """Yield this module and all modules in it, each object once."""
         return (module for _, module in self.named_modules())
 
-    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-        """Yield parameters with dotted names, each object once: a tied weight goes by its first name."""
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """Yield parameters with dotted names, each object once: a tied weight goes by its first name.
+
+        Without *recurse* those directly in this module; without *remove_duplicate* every name of a tied weight.
+        """
         seen: set[int] = set()
-        for place, module in self.named_modules(prefix):
+        for place, module in self.named_modules(prefix, remove_duplicate) if recurse else [(prefix, self)]:
             for name, found in _entries(vars(module), place):
-                if isinstance(found, Parameter) and id(found) not in seen:
+                if isinstance(found, Parameter) and not (remove_duplicate and id(found) in seen):
                     seen.add(id(found))
                     yield name, found
 
@@ -79,11 +161,11 @@ class Module:
         """Yield the parameters, each object once."""
         return (parameter for _, parameter in self.named_parameters())
 
-    def num_parameters(self) -> int:
-        """Return the number of elements of all parameters."""
-        return sum(p.size for p in self.parameters())
+    def num_parameters(self, only_trainable: bool = False) -> int:
+        """Return the number of elements of all parameters, or of those that need gradients."""
+        return sum(p.size for p in self.parameters() if p.requires_grad or not only_trainable)
 
-    def register_buffer(self, name: str, value: Array, persistent: bool = True) -> None:
+    def register_buffer(self, name: str, value: Array, persistent: bool = True, converts: bool = True) -> None:
         """Set attribute *name* to an array that belongs to the state but is not learnt.
 
         Parameters
@@ -94,17 +176,23 @@ class Module:
             Its first value.
         persistent : bool
             Whether `state_dict` has it.
+        converts : bool
+            Whether ``to(dtype=...)`` converts it; a table of angles, say, has to stay float32.
         """
         if "." in name or not name:
             raise StateError(f"cannot register a buffer as {name!r}: the name is an attribute's, without dots")
         setattr(self, name, value)
-        vars(self).setdefault(_BUFFERS, {})[name] = persistent
+        vars(self).setdefault(_BUFFERS, {})[name] = _Buffer(persistent, converts)
+
+    def buffers(self) -> Iterator[Array]:
+        """Yield the buffers."""
+        return (buffer for _, buffer in self.named_buffers())
 
     def named_buffers(self, prefix: str = "", *, persistent_only: bool = False) -> Iterator[tuple[str, Array]]:
         """Yield buffers with dotted names."""
         for place, module in self.named_modules(prefix):
-            for name, persistent in vars(module).get(_BUFFERS, {}).items():
-                if persistent or not persistent_only:
+            for name, facts in vars(module).get(_BUFFERS, {}).items():
+                if facts.persistent or not persistent_only:
                     yield _joined(place, name), getattr(module, name)
 
     def train(self, mode: bool = True) -> Self:
@@ -117,18 +205,28 @@ class Module:
         """Put all modules into evaluation mode: no dropout, running statistics used and kept; return self."""
         return self.train(False)
 
-    def to(self, device: Any = None, *, dtype: Any = None) -> Self:
-        """Move parameters and buffers, under the same handles; *dtype* converts those of float dtypes. Return self."""
+    def to(self, device: Any = None, dtype: Any = None) -> Self:
+        """Move parameters and buffers, under the same handles; *dtype* converts those of float dtypes. Return self.
+
+        An optimiser over the parameters goes on: its state follows at its next step. A dtype may be given alone, as in
+        ``model.to(pg.bfloat16)``.
+        """
+        if dtype is None and hasattr(device, "itemsize"):
+            device, dtype = None, device
         wanted = None if dtype is None else dtypes.as_dtype(dtype)
         with no_grad():
-            for array in [*self.parameters(), *(b for _, b in self.named_buffers())]:
-                _move(array, device, wanted)
+            for parameter in self.parameters():
+                _move(parameter, device, wanted)
+            for module in self.modules():
+                for name, facts in vars(module).get(_BUFFERS, {}).items():
+                    _move(getattr(module, name), device, wanted if facts.converts else None)
         return self
 
-    def zero_grad(self) -> None:
-        """Forget the gradients of all parameters: each `.grad` becomes None."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all parameters: each `.grad` becomes None, or zeros without *set_to_none*."""
         for parameter in self.parameters():
-            parameter.grad = None
+            grad = parameter.grad
+            parameter.grad = None if set_to_none or grad is None else grad.detach() * 0.0
 
     def requires_grad_(self, wanted: bool = True) -> Self:
         """Make all parameters need gradients, or freeze them; return self."""
@@ -152,7 +250,8 @@ class Module:
         state : mapping of names to arrays
             Arrays, or what `asarray` takes; cast to each parameter's dtype, and moved to its device.
         strict : bool
-            Whether missing and unexpected names are errors; wrong shapes always are.
+            Whether missing and unexpected names are errors; wrong shapes always are. Any name of a tied weight will do,
+            and PyTorch's ``num_batches_tracked``, which nothing here needs, is passed over.
 
         Returns
         -------
@@ -165,14 +264,36 @@ class Module:
             If *state* does not fit; the sentence names all that is wrong, and nothing was changed.
         """
         own = dict(self._state())
-        report = LoadReport([n for n in own if n not in state], [n for n in state if n not in own])
-        given = {n: asarray(state[n]).detach() for n in own if n in state}
+        source = self._sources(own, state)
+        known = {*own, *self._other_names(own)}
+        unexpected = [n for n in state if n not in known and not self._is_foreign(n)]
+        report = LoadReport([n for n in own if n not in source], unexpected)
+        given = {n: asarray(state[source[n]]).detach() for n in own if n in source}
         refuse_misfits(f"{type(self).__name__}", report if strict else LoadReport([], []), given, own)
         moved = {n: a.to_device(own[n].device) for n, a in given.items()}
         with no_grad():
             for name, array in moved.items():
                 rebind(own[name], array)
         return report
+
+    def _other_names(self, own: Mapping[str, Array]) -> dict[str, str]:
+        """Return the further names of tied parameters, and for each the first name."""
+        first = {id(array): name for name, array in own.items()}
+        every = self.named_parameters(remove_duplicate=False)
+        return {name: first[id(p)] for name, p in every if name not in own and id(p) in first}
+
+    def _sources(self, own: Mapping[str, Array], state: Mapping[str, Any]) -> dict[str, str]:
+        """Return for each own name the name in *state* whose value it takes."""
+        found = {first: name for name, first in self._other_names(own).items() if name in state}
+        return {**found, **{name: name for name in own if name in state}}
+
+    def _is_foreign(self, name: str) -> bool:
+        return any(
+            module.foreign_state
+            and name.startswith(_joined(place, ""))
+            and re.fullmatch(module.foreign_state, name[len(_joined(place, "")) :]) is not None
+            for place, module in self.named_modules()
+        )
 
     def __repr__(self) -> str:
         parts = [f"({name}): {text}" for name, text in self._described()]
@@ -202,18 +323,21 @@ def _entries(container: Any, prefix: str) -> Iterator[tuple[str, Any]]:
         name = _joined(prefix, str(key))
         if isinstance(value, (Parameter, Module)):
             yield name, value
-        elif isinstance(value, (dict, list, tuple)) and key != _BUFFERS:
+        elif isinstance(value, (dict, list, tuple)) and key not in _OWN:
             yield from _entries(value, name)
 
 
-def _modules(module: Module, prefix: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
+def _modules(module: Module, prefix: str, seen: set[int], once: bool) -> Iterator[tuple[str, Module]]:
+    """Yield modules; *seen* holds those met so far, or without *once* those that this one lies in."""
     if id(module) in seen:
         return
     seen.add(id(module))
     yield prefix, module
     for name, found in _entries(vars(module), prefix):
         if isinstance(found, Module):
-            yield from _modules(found, name, seen)
+            yield from _modules(found, name, seen, once)
+    if not once:
+        seen.discard(id(module))
 
 
 def _move(array: Array, device: Any, dtype: dtypes.DType | None) -> None:

@@ -208,10 +208,10 @@ def softshrink(xp: Any, x: Any, /, lambd: Any = 0.5) -> Any:
 @composite(
     reference=lambda np, x, threshold, value: np.where(x > threshold, x, value),
     samples=lambda draw: [((draw.array((3, 4), -2, 2), 0.5, -3.0), {})],
-    dtypes="int float",
 )
 def threshold(xp: Any, x: Any, threshold: Any, value: Any, /) -> Any:
     """x where it is greater than *threshold*, else *value*."""
+    x = floating(xp, "threshold", x)
     return xp.where(xp.less_equal(x, threshold), xp.full_of(value, x), x)
 
 

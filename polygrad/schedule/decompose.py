@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from polygrad.driver.ir import kind
 from polygrad.errors import UnsupportedOp
+from polygrad.ops.values import Value
 from polygrad.schedule import decompose_exact as exact
 from polygrad.schedule import decompose_exponential as exponential
 from polygrad.schedule import decompose_inverse as inverse
 from polygrad.schedule import decompose_logarithm as logarithm
 from polygrad.schedule import decompose_power as power
 from polygrad.schedule import decompose_trigonometry as trigonometry
-from polygrad.ops.values import Value
 
 if TYPE_CHECKING:
     from polygrad.schedule.body import Body

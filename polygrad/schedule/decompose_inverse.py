@@ -6,8 +6,8 @@ tan.
 
 import math
 
-from polygrad.schedule.decompose_trigonometry import HALF_PI
 from polygrad.ops.values import Coefficients, Value, flip_sign, polynomial, sign_bit, where
+from polygrad.schedule.decompose_trigonometry import HALF_PI
 
 # (atan(t) / t - 1) / t ** 2 as a polynomial of t ** 2, for |t| <= tan(pi / 8)
 ATAN: Coefficients = {

@@ -6,8 +6,8 @@ of something. The device's own inexact ops are never used. Not here: the logarit
 
 import math
 
-from polygrad.schedule.decompose_exponential import LN2
 from polygrad.ops.values import Coefficients, Value, polynomial, where
+from polygrad.schedule.decompose_exponential import LN2
 
 # (log((1 + s) / (1 - s)) / s - 2) / s ** 2 as a polynomial of s ** 2, for 1 + f = (1 + s) / (1 - s) in [sqrt(1/2),
 # sqrt(2)]

@@ -8,8 +8,6 @@ half an ulp for the last steps.
 
 import math
 
-from polygrad.schedule.decompose_exponential import EXP2, EXP2_RANGE
-from polygrad.schedule.decompose_logarithm import split
 from polygrad.ops.values import (
     Coefficients,
     Pair,
@@ -24,6 +22,8 @@ from polygrad.ops.values import (
     sum_of,
     where,
 )
+from polygrad.schedule.decompose_exponential import EXP2, EXP2_RANGE
+from polygrad.schedule.decompose_logarithm import split
 
 # ((atanh(s) / s - 1) / s ** 2 - 1/3) / s ** 2 as a polynomial of s ** 2, for |s| <= 0.172
 ATANH: Coefficients = {

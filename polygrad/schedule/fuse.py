@@ -20,7 +20,7 @@ from polygrad.schedule.body import emitted, instructions
 from polygrad.schedule.group import Demand, Group
 from polygrad.schedule.index import ZERO, variable
 from polygrad.schedule.views import MOVEMENT, View, contiguous, view_of
-from polygrad.schedule.writes import Writes, reads_elsewhere
+from polygrad.schedule.writes import Writes
 
 LIBRARY = {"matmul", "random", "scatter", "library"}
 PACKED = {"scatter", "library"}  # library ops whose operands are in C order
@@ -236,7 +236,7 @@ class Fusion:
         group.members.add(node)
         demand = group.need(value, group.index)
         self._grow(group)
-        if reads_elsewhere(group, demand):  # the block may lie in the memory that is read
+        if root in group.inputs:  # a kernel does not read memory that it writes: drivers may store as they go
             group = Group(value)
             group.seed = group.target = node
             demand = Demand(value, group.index, ())

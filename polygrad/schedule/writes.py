@@ -13,9 +13,7 @@ from polygrad import shapes
 from polygrad.driver.ir import Instr, Kernel, Store, View
 from polygrad.graph.node import Node
 from polygrad.schedule.body import Body, name
-from polygrad.schedule.emit import FusedLaunch, block_of
-from polygrad.schedule.group import Demand, Group
-from polygrad.schedule.index import address, settle_map
+from polygrad.schedule.emit import FusedLaunch
 
 if TYPE_CHECKING:
     from polygrad.schedule.fuse import Step
@@ -103,31 +101,6 @@ def _depends(step: "Step", on: "Step", produced: "dict[Node, Step]") -> bool:
             if id(other) not in seen:
                 seen.add(id(other))
                 stack.append(other)
-    return False
-
-
-def reads_elsewhere(group: Group, demand: Demand) -> bool:
-    """Whether the kernel of a write reads the old array anywhere but where it stores."""
-    assert group.target is not None  # noqa: S101  the kernel of a write has one
-    root = group.target.parents[0]
-    if root not in group.inputs:
-        return False
-    group.settle()
-    if group.reduced:
-        return True
-    while demand.same is not None:
-        demand = demand.same
-    strides, offset = block_of(group.target)
-    goal = address(settle_map(demand.index), strides, offset)
-    for d in group.demands:
-        if d.how == "load" and d.extra[0] is root:
-            own = root.storage.strides if root.storage is not None else shapes.strides(root.aval.shape)
-            if (d.extra[1] or address(settle_map(d.index), own)) != goal:
-                return True
-        elif d.how in ("gather", "check"):
-            source = d.extra[0] if d.how == "gather" else d.extra
-            if source is root:
-                return True
     return False
 
 

@@ -3,8 +3,8 @@
 Here: the ops scan and nonzero. Not here: sorting (`ordering.py`), reductions to one value.
 
 NumPy's accumulate waits for each addition before the next one starts: 3.3 ns an element. Sums of float32 are therefore
-taken within groups of four, all groups side by side, and only the groups' sums go through accumulate, in float64
-(1.9 ns an element).
+taken within groups of eight, all groups side by side, from where the groups before them end; only the groups' sums go
+through accumulate, in float64 (1.7 ns an element).
 """
 
 import itertools
@@ -21,7 +21,7 @@ from polygrad_cpu.workers import Workspace, share
 Array = np.ndarray[Any, Any]
 UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 NS = 3  # what an element costs in one thread
-GROUP = 4
+GROUP = 8
 BLOCK = 1 << 17  # elements that are in the cache as float32
 LONG = 64  # elements of a row from which summing in groups is worth its calls
 
@@ -103,16 +103,18 @@ def _block(x: Array, out: Array, carry: Array, ends: Array, base: Array) -> Arra
     """Write the running sums of a few columns, from *carry* on; return those at the end."""
     shape = (*base.shape, GROUP)
     a, b = x.reshape(shape), out.reshape(shape)
-    np.add(a[:, :, 0], a[:, :, 1], out=b[:, :, 1])
-    for k in range(2, GROUP):
-        np.add(b[:, :, k - 1], a[:, :, k], out=b[:, :, k])
+    pairs = a.view(np.complex64)  # adds two and two
+    total = pairs[:, :, 0] + pairs[:, :, 1]
+    for k in range(2, GROUP // 2):
+        np.add(total, pairs[:, :, k], out=total)
+    np.add(total.real, total.imag, out=base)
     ends[:, 0] = carry
-    ends[:, 1:] = b[:, :, -1]
+    ends[:, 1:] = base
     np.add.accumulate(ends, axis=1, out=ends)
     base[...] = ends[:, :-1]
     np.add(a[:, :, 0], base, out=b[:, :, 0])
     for k in range(1, GROUP):
-        np.add(b[:, :, k], base, out=b[:, :, k])
+        np.add(b[:, :, k - 1], a[:, :, k], out=b[:, :, k])
     return ends[:, -1].copy()
 
 
