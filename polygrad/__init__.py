@@ -104,6 +104,10 @@ def __getattr__(name: str) -> Any:
         import importlib  # noqa: PLC0415  needed only for the kit
 
         return importlib.import_module(f"polygrad.{name}")
+    if name == "summary":
+        import importlib  # noqa: PLC0415  needed only for the kit
+
+        return importlib.import_module("polygrad.nn").summary
     raise AttributeError(f"module 'polygrad' has no attribute {name!r}")
 
 

@@ -146,10 +146,6 @@ DTYPE = {
         "there is no dtype kind 'number'; kinds are bool, signed integer, unsigned integer, integral, real "
         "floating, complex floating, numeric",
     ),
-    "repeat": (
-        lambda: pg.repeat(pg.zeros(2), pg.asarray([1, 2])),
-        "cannot repeat by an array: the result's shape would depend on its values; give Python ints, as with .tolist()",
-    ),
 }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import polygrad as pg
+from polygrad.array.config import held
 
 START = np.array([1.0, -2.0, 0.5, 3.0])
 GRADS = [np.array([0.5, -1.0, 0.0, 2.0]) * (k + 1) * (-1) ** k for k in range(4)]
@@ -149,7 +150,9 @@ def test_groups_have_hyper_parameters_of_their_own_and_no_decay_is_kept():
     assert [g["lr"] for g in optimiser.groups] == [0.25, 0.25]
     with pytest.raises(pg.GradError) as refused:
         pg.optim.SGD([{"params": [a], "lrr": 1}])
-    assert str(refused.value) == "SGD has no hyper-parameter 'lrr'; it has lr, momentum, nesterov, weight_decay, dampening"
+    assert (
+        str(refused.value) == "SGD has no hyper-parameter 'lrr'; it has lr, momentum, nesterov, weight_decay, dampening"
+    )
 
 
 @pytest.mark.parametrize("make", [c[0] for c in CASES[::2]])
@@ -336,3 +339,257 @@ def test_schedules_set_the_learning_rate_of_all_groups_and_are_saved():
         pg.optim.lr_scheduler.CosineWithWarmup(optimiser, total=6, warmup=6)
     with pytest.raises(pg.GradError, match="must be at least 1"):
         pg.optim.lr_scheduler.StepLR(optimiser, step_size=0)
+
+
+def lion(lr=0.1, betas=(0.9, 0.99), decay=0.0):
+    w, m = START.copy(), np.zeros(4)
+    for g in GRADS:
+        w = w * (1 - lr * decay) - lr * np.sign(betas[0] * m + (1 - betas[0]) * g)
+        m = betas[1] * m + (1 - betas[1]) * g
+    return w
+
+
+def adagrad(lr=0.1, start=0.5, lr_decay=0.1, eps=1e-10):
+    w, s = START.copy(), np.full(4, start)
+    for t, g in enumerate(GRADS):
+        s = s + g * g
+        w = w - lr / (1 + t * lr_decay) * g / (np.sqrt(s) + eps)
+    return w
+
+
+def test_lion_and_adagrad_follow_their_formulas(device):
+    np.testing.assert_allclose(followed(lambda p: pg.optim.Lion(p, 0.1, weight_decay=0.2)), lion(decay=0.2), rtol=2e-5)
+    got = followed(lambda p: pg.optim.Adagrad(p, 0.1, lr_decay=0.1, initial_accumulator_value=0.5))
+    np.testing.assert_allclose(got, adagrad(), rtol=2e-5)
+
+
+def test_clipping_inside_the_step_is_the_clipping_before_it_and_costs_a_launch_for_each_gradient(device):
+    def run(inside):
+        ws = [pg.nn.Parameter(np.ones((32, 32)), dtype=pg.float32), pg.nn.Parameter(np.ones(32), dtype=pg.float32)]
+        optimiser = pg.optim.SGD(ws, lr=0.5)
+        grads = [pg.full((32, 32), 0.5, dtype=pg.float32), pg.full((32,), 2.0, dtype=pg.float32)]
+        pg.realize(grads)
+        for _ in range(2):
+            with pg.launch_counter() as c:
+                if inside:
+                    optimiser.step(grads, max_norm=3.0)
+                else:
+                    optimiser.step(pg.optim.clip_by_global_norm(grads, 3.0)[0])
+        return [w.detach().numpy() for w in ws], c, optimiser
+
+    (a, c, optimiser), (b, _, _) = run(True), run(False)
+    for x, y in zip(a, b, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6)
+    assert float(optimiser.norm) == pytest.approx(math.sqrt(1024 * 0.25 + 32 * 4), rel=1e-6)
+    assert a[1][0] == pytest.approx(1 - 2 * 0.5 * 2.0 * 3.0 / float(optimiser.norm), rel=1e-5)
+    assert c.total <= 2 + 2 + 1  # a sum of squares and an update a parameter, and at most one for the norm
+    assert c.builds == 0
+
+
+def test_a_gradient_that_is_not_finite_can_be_skipped_or_refused_and_nothing_moves(device):
+    a, b = pg.nn.Parameter([1.0, 2.0]), pg.nn.Parameter([3.0])
+    optimiser = pg.optim.Adam({"a": a, "b": b}, lr=0.1)
+    good = {"a": pg.ones(2, dtype=pg.float32), "b": pg.ones(1, dtype=pg.float32)}
+    optimiser.step(good, nonfinite="raise")
+    before, state = (a.tolist(), b.tolist()), {k: dict(v) for k, v in optimiser.state.items()}
+    bad = {"a": pg.asarray([1.0, math.inf], dtype=pg.float32), "b": good["b"]}
+    optimiser.step(bad, nonfinite="skip")
+    assert optimiser.skipped == 1
+    assert (a.tolist(), b.tolist()) == before
+    assert optimiser.state == state
+    with pytest.raises(pg.GradError) as refused:
+        optimiser.step(bad, nonfinite="raise", max_norm=1.0)
+    assert str(refused.value) == (
+        "cannot step: the gradient of a is not finite; nothing was changed; a smaller learning rate, max_norm=... or "
+        "pg.detect_anomaly() may help"
+    )
+    assert (a.tolist(), b.tolist()) == before
+    with pytest.raises(pg.GradError, match="nonfinite='no': it is one of 'allow', 'skip', 'raise'"):
+        optimiser.step(good, nonfinite="no")
+    with pytest.raises(pg.GradError, match="by the scale 0"):
+        optimiser.step(good, scale=0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bit_parameters_have_float32_masters_that_small_steps_move(device, dtype):
+    if dtype not in held(device):
+        pytest.skip(f"not run: needs {dtype}")
+    w = pg.nn.Parameter([1.0, 2.0], dtype=dtype)
+    optimiser = pg.optim.SGD([w], lr=1e-4)
+    g = pg.ones(2, dtype=dtype)
+    for _ in range(300):  # no single step would change a digit of the parameter
+        optimiser.step([g])
+    np.testing.assert_allclose(optimiser.state["0"]["master"].numpy(), [0.97, 1.97], rtol=1e-5)
+    assert w.tolist() == pg.asarray([0.97, 1.97], dtype=pg.float32).astype(dtype).tolist()
+    with pg.no_grad():
+        w.assign_([5.0, 2.0])  # somebody else writes: the master follows
+    optimiser.step([g])
+    np.testing.assert_allclose(optimiser.state["0"]["master"].numpy(), [4.9999, 1.9999], atol=0.01)
+    assert optimiser.state["0"]["master"].numpy()[0] == pytest.approx(4.9999, rel=1e-6)
+    other = pg.optim.SGD([pg.nn.Parameter([1.0, 2.0], dtype=dtype)], lr=1.0)
+    other.load_state_dict(optimiser.state_dict())
+    assert other.state["0"]["master"].tolist() == optimiser.state["0"]["master"].tolist()
+
+
+def test_accumulated_batches_give_the_step_of_one_big_batch(device):
+    rows = np.linspace(-1.0, 1.0, 32).reshape(8, 4).astype("float32")
+
+    def made():
+        pg.random.seed(3)
+        return pg.nn.Linear(4, 2)
+
+    whole, parts = made(), made()
+    big, small = pg.optim.Adam(whole, lr=0.1), pg.optim.Adam(parts, lr=0.1)
+    gathered = pg.optim.Accumulation(small, batches=4)
+    for _ in range(3):
+        (whole(pg.asarray(rows)) ** 2).mean().backward()
+        big.step(max_norm=0.5)
+        big.zero_grad()
+        taken = []
+        for k in range(4):
+            (parts(pg.asarray(rows[2 * k : 2 * k + 2])) ** 2).mean().backward()
+            taken.append(gathered.step(max_norm=0.5))
+        assert taken == [False, False, False, True]
+        assert parts.weight.grad is None
+    np.testing.assert_allclose(parts.weight.detach().numpy(), whole.weight.detach().numpy(), rtol=1e-4, atol=1e-6)
+    assert small.state["weight"]["step"] == 3
+
+
+def test_accumulation_keeps_no_graph_and_is_saved_in_the_middle():
+    w = pg.nn.Parameter([1.0])
+    gathered = pg.optim.Accumulation(pg.optim.SGD([w], lr=1.0), batches=2)
+    (w * 0.5).sum().backward()
+    gathered.step()
+    assert w.grad._node.storage is not None
+    saved = gathered.state_dict()
+    v = pg.nn.Parameter([1.0])
+    other = pg.optim.Accumulation(pg.optim.SGD([v], lr=1.0), batches=2)
+    other.load_state_dict(saved)
+    (v * 1.5).sum().backward()
+    assert other.step()
+    assert v.tolist() == [0.0]
+    with pytest.raises(pg.StateError, match="the gradient of 1 fits no parameter"):
+        other.load_state_dict({"count": 1, "grads": {"1": pg.ones(1)}})
+
+
+def test_groups_can_be_added_and_a_bad_one_changes_nothing():
+    a, b = pg.nn.Parameter([1.0]), pg.nn.Parameter([1.0])
+    optimiser = pg.optim.SGD({"a": a}, lr=0.5)
+    schedule = pg.optim.lr_scheduler.ExponentialLR(optimiser, 0.5)
+    with pytest.raises(pg.DTypeError):
+        optimiser.add_group({"params": {"b": b, "c": pg.asarray([1])}})
+    with pytest.raises(pg.GradError, match="two parameters are called 'a'"):
+        optimiser.add_group({"params": {"b": b, "a": a}})
+    optimiser.add_group({"params": {"b": b}, "lr": 1.0})
+    optimiser.step({"a": pg.ones(1), "b": pg.ones(1)})
+    assert (a.item(), b.item()) == (0.5, 0.0)
+    schedule.step()
+    assert [g["lr"] for g in optimiser.groups] == [0.25, 0.5]
+
+
+def test_hyper_parameters_come_back_from_json_as_they_were():
+    w = pg.nn.Parameter([1.0])
+    optimiser = pg.optim.Adam({"w": w}, lr=0.1)
+    saved = optimiser.state_dict()
+    saved["groups"][0]["betas"] = [0.5, 0.6]
+    optimiser.load_state_dict(saved)
+    assert optimiser.groups[0]["betas"] == (0.5, 0.6)
+    saved["groups"][0]["betas"] = [0.5]
+    saved["groups"][0]["lr"] = "fast"
+    with pytest.raises(pg.StateError, match=r"its lr is 'fast'; its betas is \[0\.5\]"):
+        optimiser.load_state_dict(saved)
+    assert optimiser.groups[0]["betas"] == (0.5, 0.6)
+
+
+def test_an_average_follows_the_weights_and_stands_in_for_them(device):
+    net = pg.nn.Linear(2, 1)
+    start = net.weight.detach().numpy()
+    optimiser, ema = pg.optim.SGD(net, lr=0.5), pg.optim.EMA(net, decay=0.75)
+    want = start.copy()
+    for _ in range(4):
+        optimiser.step({"weight": pg.ones((1, 2), dtype=pg.float32)})
+        ema.update()
+        want = 0.75 * want + 0.25 * net.weight.detach().numpy()
+    now = net.weight.tolist()
+    with ema.averaged():
+        np.testing.assert_allclose(net.weight.detach().numpy(), want, rtol=1e-5, atol=1e-6)
+        with pytest.raises(pg.GradError, match="swap it out first"):
+            ema.update()
+    assert net.weight.tolist() == now
+    saved = ema.state_dict()
+    other = pg.optim.EMA(pg.nn.Linear(2, 1), decay=0.75)
+    with pytest.raises(pg.StateError, match="it lacks bias"):
+        other.load_state_dict({**saved, "mean": {"weight": saved["mean"]["weight"]}})
+    assert other.count == 0
+    other.load_state_dict(saved)
+    assert (other.count, other.state_dict()["mean"]["weight"].tolist()) == (4, saved["mean"]["weight"].tolist())
+
+
+def test_an_average_warms_up_and_its_decay_builds_nothing(device):
+    w = pg.nn.Parameter([0.0])
+    ema = pg.optim.EMA([w], decay=0.999, warmup=True)
+    with pg.no_grad():
+        w.assign_([1.0])
+    ema.update()
+    assert ema.state_dict()["mean"]["0"].item() == pytest.approx(0.9)  # keeps (1 + 0) / (10 + 0)
+    ema.update()
+    with pg.launch_counter() as c:
+        ema.update()
+    assert c.builds == 0
+
+
+@pytest.mark.parametrize("kind", ["sequential", "chained", "plateau", "cycle"])
+def test_composed_schedules_go_on_where_they_were_saved(kind):
+    from polygrad.optim import lr_scheduler as s
+
+    def made():
+        o = pg.optim.SGD([pg.nn.Parameter([1.0])], lr=1.0, momentum=0.9)
+        if kind == "sequential":
+            return o, s.SequentialLR(o, [s.LinearLR(o, 0.1, total_iters=3), s.ExponentialLR(o, 0.5)], milestones=[3])
+        if kind == "chained":
+            return o, s.ChainedScheduler([s.LinearLR(o, 0.1, total_iters=3), s.ExponentialLR(o, 0.5)])
+        return o, s.OneCycleLR(o, 1.0, 10) if kind == "cycle" else s.ReduceLROnPlateau(o, patience=0, factor=0.5)
+
+    def go(schedule, o, n):
+        out = []
+        for _ in range(n):
+            schedule.step(*([1.0] if kind == "plateau" else []))
+            out.append((o.lr, o.groups[0]["momentum"]))
+        return out
+
+    o, whole = made()
+    want = go(whole, o, 8)
+    o, half = made()
+    go(half, o, 4)
+    saved = half.state_dict()
+    o, rest = made()
+    rest.load_state_dict(saved)
+    assert go(rest, o, 4) == want[4:]
+    broken = {**saved, "first": [1.0, 2.0], "rates": [1.0, 2.0]}
+    before = (o.lr, rest.count)
+    with pytest.raises(pg.StateError, match="cannot load this state into"):
+        rest.load_state_dict(broken)
+    assert (o.lr, rest.count) == before
+
+
+def test_schedules_refuse_what_makes_no_sense():
+    from polygrad.optim import lr_scheduler as s
+
+    o = pg.optim.SGD([pg.nn.Parameter([1.0])], lr=1.0)
+    other = pg.optim.SGD([pg.nn.Parameter([1.0])], lr=1.0)
+    with pytest.raises(pg.GradError, match="it is bound to another optimiser"):
+        s.SequentialLR(o, [s.ConstantLR(o), s.ConstantLR(other)], milestones=[2])
+    with pytest.raises(pg.GradError, match="it follows a metric"):
+        s.ChainedScheduler([s.ReduceLROnPlateau(o)])
+    with pytest.raises(pg.GradError, match="they are 1 rising numbers"):
+        s.SequentialLR(o, [s.ConstantLR(o), s.ConstantLR(o)], milestones=[])
+    with pytest.raises(pg.GradError, match="without momentum: pass cycle_momentum=False"):
+        s.OneCycleLR(o, 1.0, 10)
+    cycle = s.OneCycleLR(o, 1.0, 2, cycle_momentum=False)
+    cycle.step()
+    cycle.step()
+    with pytest.raises(pg.GradError, match="beyond its 2 steps"):
+        cycle.step()
+    assert cycle.count == 2
+    with pytest.raises(pg.GradError, match="without a metric"):
+        s.ReduceLROnPlateau(o).step()

@@ -18,14 +18,14 @@ from polygrad.graph.functions import F
 from polygrad.graph.node import Node
 
 # Cast to 16 bits: what is made of multiplications followed by sums, which devices do in float32 inside.
-NARROWED = {"matmul", "vecdot", "tensordot", "einsum", "outer", "linear", "bilinear", "scaled_dot_product_attention"}
-_NARROWED_STARTS = ("conv",)
+NARROWED = {"matmul", "vecdot", "tensordot", "einsum", "outer", "linear", "bilinear"}
+_NARROWED_STARTS = ("conv", "attention", "scaled_dot_product_attention")
 # Cast to float32: where many terms are added, or small differences matter.
 WIDENED = {
     "sum", "mean", "prod", "var", "std", "cumulative_sum", "cumulative_prod", "logsumexp", "softmax", "log_softmax",
     "layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "vector_norm", "matrix_norm",
 }  # fmt: skip
-_WIDENED_MODULES = ("polygrad.ops.losses",)
+_WIDENED_MODULES = "polygrad.ops.losses"  # and its siblings, losses_elementwise say
 _NARROW = (dtypes.float16, dtypes.bfloat16)
 
 
@@ -92,7 +92,7 @@ def autocast_dtype() -> dtypes.DType | None:
 
 def following(name: str, function: Callable[..., Any], module: str = "") -> Callable[..., Any]:
     """Return *function*, which takes nodes, as one that heeds `autocast`; itself if autocast does not concern it."""
-    wide = name in WIDENED or module in _WIDENED_MODULES
+    wide = name in WIDENED or module.startswith(_WIDENED_MODULES)
     if not wide and name not in NARROWED and not name.startswith(_NARROWED_STARTS):
         return function
     convert = _widened if wide else _narrowed

@@ -287,9 +287,9 @@ def stacked(values: list[Any]) -> Any:
 @contextlib.contextmanager
 def seeded_numpy(seed: int) -> Iterator[None]:
     """Have NumPy's global stream of random numbers start from a seed within a block, and go on as before after it."""
-    before = np.random.get_state()  # noqa: NPY002  the global stream is what other people's code draws from
-    np.random.seed(seed % 2**32)  # noqa: NPY002
+    before = np.random.get_state()
+    np.random.seed(seed % 2**32)
     try:
         yield
     finally:
-        np.random.set_state(before)  # noqa: NPY002
+        np.random.set_state(before)

@@ -29,7 +29,7 @@ class Ahead:
                 if not self._put(("item", item)):
                     return
             self._put(("end", None))
-        except BaseException as error:  # noqa: BLE001  it belongs to the reader, whatever it is
+        except BaseException as error:  # it belongs to the reader, whatever it is
             self._put(("error", error))
         finally:
             close = getattr(source, "close", None)

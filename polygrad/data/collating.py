@@ -22,7 +22,7 @@ def collate(samples: Sequence[Any], at: str = "") -> Any:
     Parameters
     ----------
     samples : sequence
-        Trees of one form. Values that NumPy makes arrays of are stacked as NumPy arrays, polygrad's own on their device.
+        Trees of one form. What NumPy makes arrays of is stacked as NumPy arrays, polygrad's own on their device.
 
     Raises
     ------
@@ -37,7 +37,11 @@ def collate(samples: Sequence[Any], at: str = "") -> Any:
     """
     first = samples[0]
     place = at or "samples"
-    odd = [type(s).__name__ for s in samples if isinstance(s, (Mapping, tuple, list)) != isinstance(first, (Mapping, tuple, list))]
+    odd = [
+        type(s).__name__
+        for s in samples
+        if isinstance(s, (Mapping, tuple, list)) != isinstance(first, (Mapping, tuple, list))
+    ]
     if odd:
         raise DataError(f"cannot collate {place}: one is {type(first).__name__}, another {odd[0]}")
     if isinstance(first, Mapping):

@@ -4,6 +4,7 @@ Here: epochs, places in them, the way from reader to user.
 Not here: reading (`reading.py`), processes (`workers.py`), the thread (`ahead.py`).
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -76,7 +77,7 @@ class DataLoader:
     [4] [40]
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  the names that PyTorch's users know
         self,
         dataset: Any,
         batch_size: int = 1,
@@ -118,9 +119,7 @@ class DataLoader:
         self._passes = 0
 
     def _planned(self) -> Plan:
-        return Plan(
-            len(self.dataset), self.batch_size, drop_last=self.drop_last, rank=self.rank, world=self.world
-        )
+        return Plan(len(self.dataset), self.batch_size, drop_last=self.drop_last, rank=self.rank, world=self.world)
 
     def __len__(self) -> int:
         if self._plan is None:
@@ -137,13 +136,15 @@ class DataLoader:
             self._epoch, self._batch = self._epoch + 1, 0
         self._resumed = False
         self._passes += 1
+        if self.num_workers and self._pool is None:  # before a device is opened, so that they may be forked
+            self._pool = Pool(self._reader, self.num_workers, self._method)
         device = "" if self.numpy else config.resolve(self.device)
         return self._passing(self._passes, self._epoch, self._batch, device)
 
     def _passing(self, number: int, epoch: int, start: int, device: str) -> Iterator[Any]:
         k = start
         if self._prefetch:
-            source: Any = Ahead(lambda: self._placed(epoch, start, device), self._prefetch)
+            source: Any = Ahead(lambda: self._ahead(epoch, start, device), self._prefetch)
         else:
             source = self._placed(epoch, start, device)
         batches = iter(source)
@@ -157,7 +158,7 @@ class DataLoader:
             if number == self._passes:
                 self._epoch, self._batch = epoch + 1, 0
         finally:
-            batches.close()  # type: ignore[attr-defined]  both are generators
+            batches.close()
             if isinstance(source, Ahead):
                 source.close()
 
@@ -168,14 +169,17 @@ class DataLoader:
                 continue
             on_device = placed(batch, device)
             for array in leaves_of(on_device):
-                array.realize()  # type: ignore[attr-defined]
+                array.realize()
             yield on_device
+
+    def _ahead(self, epoch: int, start: int, device: str) -> Iterator[Any]:
+        """Yield as `_placed` does, in a thread, whose default device is its own."""
+        with config.device(device) if device else contextlib.nullcontext():
+            yield from self._placed(epoch, start, device)
 
     def _read(self, epoch: int, start: int) -> Iterator[Any]:
         tasks = self._tasks(epoch, start)
-        if self.num_workers:
-            if self._pool is None:
-                self._pool = Pool(self._reader, self.num_workers, self._method)
+        if self._pool is not None:
             yield from self._pool.batches(epoch, tasks, max(1, self._prefetch))
             return
         self._reader.begin(epoch)

@@ -85,8 +85,8 @@ class Plan:
         self.batches = n // step if drop_last else -(-n // step)
         if self.batches == 0:
             raise DataError(
-                f"cannot make one batch: {n} samples are fewer than {step if drop_last else 1}; take smaller batches, or "
-                "drop_last=False"
+                f"cannot make one batch: {n} samples are fewer than {step if drop_last else 1}; take smaller "
+                "batches, or drop_last=False"
             )
 
     def batch(self, order: "Permutation | range", k: int) -> list[int]:

@@ -20,8 +20,8 @@ from typing import Any
 from polygrad import dtypes
 from polygrad.array import interchange
 from polygrad.array.config import default_int, resolve
+from polygrad.array.files import replacing
 from polygrad.array.object import Array
-from polygrad.atomic import replacing
 from polygrad.data.datasets import Dataset
 from polygrad.data.order import mixed
 from polygrad.errors import DataError, StateError
@@ -178,9 +178,7 @@ class TokenFile:
             If they are not all there.
         """
         if start < 0 or count < 0 or start + count > self.count:
-            raise DataError(
-                f"cannot take tokens {start} to {start + count} of {self.path}: it has {self.count}"
-            )
+            raise DataError(f"cannot take tokens {start} to {start + count} of {self.path}: it has {self.count}")
         first = LENGTH + start * self.itemsize
         return self._map[first : first + count * self.itemsize]
 
@@ -196,7 +194,7 @@ class TokenFile:
             words = array.array(_CODES[self.itemsize][0], data)
             words.byteswap()
             return interchange.as_numpy(words)
-        return interchange.as_numpy(memoryview(data).cast(_CODES[self.itemsize][0]))
+        return interchange.as_numpy(memoryview(data).cast(_CODES[self.itemsize][0]))  # type: ignore[call-overload]
 
     def rows(self, starts: Sequence[int], length: int, device: str | None = None) -> Array:
         """Return a row of *length* tokens for each start, on a device, in the file's dtype."""
@@ -206,7 +204,7 @@ class TokenFile:
         return Array(interchange.from_bytes(memoryview(data), (len(starts), length), self.dtype, resolve(device)))
 
     def windows(self, length: int, stride: int | None = None) -> "TokenWindows":
-        """Return a data set of windows of *length* tokens, *stride* apart (by default *length*), and their successors."""
+        """Return a data set of windows of *length* tokens, *stride* apart (or *length*), and their successors."""
         return TokenWindows(self, length, stride)
 
     def random_windows(self, length: int, samples: int, seed: int = 0) -> "RandomWindows":

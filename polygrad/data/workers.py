@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from polygrad.array.config import FALLBACK
 from polygrad.data.collating import host
 from polygrad.data.reading import Reader
 from polygrad.errors import DataError
@@ -32,12 +33,13 @@ _GRACE = 1.0  # seconds that a worker has to end by itself
 def serve(pipe: Connection, reader: Any) -> None:
     """Answer tasks until the pipe closes; what a worker process runs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    os.environ["POLYGRAD_DEVICE"] = FALLBACK  # the parent's device is the parent's
     parent = os.getppid()
     trouble = ""
     if isinstance(reader, bytes):
         try:
             reader = pickle.loads(reader)  # noqa: S301  made by the parent a moment ago
-        except Exception:  # noqa: BLE001  told with the first batch
+        except Exception:  # told with the first batch
             trouble = traceback.format_exc()
     begun = None
     while True:
@@ -57,7 +59,7 @@ def serve(pipe: Connection, reader: Any) -> None:
                 begun = turn
             found = (True, reader.chosen(epoch, k, indices)) if indices is not None else reader.streamed(epoch, k)
             answer = (turn, "batch", host(found))
-        except Exception as error:  # noqa: BLE001  the parent raises it
+        except Exception as error:  # the parent raises it
             answer = (turn, "error", (f"{type(error).__name__}: {error}", trouble or traceback.format_exc()))
         with contextlib.suppress(BrokenPipeError):
             pipe.send(answer)

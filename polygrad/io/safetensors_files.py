@@ -6,11 +6,9 @@ Not here: which arrays a model has (`Module.state_dict`).
 The format is the `safetensors` package's (extra ``io``); it is imported when a file is read or written.
 """
 
-import contextlib
 import ctypes
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from polygrad import dtypes
 from polygrad.array import interchange
 from polygrad.array.config import resolve
 from polygrad.array.evaluation import realize
+from polygrad.array.files import replacing
 from polygrad.array.object import Array
 from polygrad.errors import DTypeError, StateError
 
@@ -93,30 +92,10 @@ def save_safetensors(
         entries[name] = package.TensorSpec(
             dtype=array.dtype.name, shape=list(array.shape), data_ptr=address, data_len=array.nbytes
         )
-    _write_whole(Path(path), bytes(package.serialize(entries, dict(metadata) if metadata else None)))
+    content = bytes(package.serialize(entries, dict(metadata) if metadata else None))
     held.clear()
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write a file beside *path*, bring it to the disk, and give it the name in one step."""
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(beside, 0o666 & ~_umask())
-        os.replace(beside, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(beside)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)  # the only way to read it is to set it
-    os.umask(mask)
-    return mask
+    with replacing(path) as file:
+        file.write(content)
 
 
 def load_safetensors(path: str | os.PathLike[str], device: Any = None) -> dict[str, Array]:

@@ -160,7 +160,9 @@ class ModuleDict(Module):
     def __setitem__(self, name: str, module: Module) -> None:
         if name not in self._keys:
             if "." in name or not name or hasattr(self, name):
-                raise StateError(f"cannot call a module {name!r}: names have no dots, and are no attributes of ModuleDict")
+                raise StateError(
+                    f"cannot call a module {name!r}: names have no dots, and are no attributes of ModuleDict"
+                )
             self._keys.append(name)
         setattr(self, name, module)
 

@@ -37,8 +37,8 @@ class _Convolution(Module):
         name = type(self).__name__
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ShapeError(
-                f"cannot split {in_channels} and {out_channels} channels into {groups} groups: both must divide by their "
-                "number"
+                f"cannot split {in_channels} and {out_channels} channels into {groups} groups: both must divide by "
+                "their number"
             )
         self.in_channels = in_channels
         self.out_channels = out_channels
@@ -74,7 +74,7 @@ class _Forward(_Convolution):
     dilation: Any
     padding_mode: str
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  as PyTorch's
         self,
         in_channels: int,
         out_channels: int,
@@ -153,7 +153,7 @@ def _extended(x: Array, axis: int, before: int, after: int, mode: str) -> Array:
             "replicate": lambda: repeated(n - 1, after),
         }
         parts.append(last[mode]())
-    return FUNCTIONS["concat"](parts, axis=axis) if len(parts) > 1 else x  # type: ignore[no-any-return]
+    return FUNCTIONS["concat"](parts, axis=axis) if len(parts) > 1 else x
 
 
 class Conv1d(_Forward):
@@ -207,7 +207,7 @@ class _Transposed(_Convolution):
     output_padding: Any
     dilation: Any
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  as PyTorch's
         self,
         in_channels: int,
         out_channels: int,

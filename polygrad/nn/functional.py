@@ -95,7 +95,7 @@ _SELU_LIMIT = -1.7580993408473766  # what selu falls to
 
 
 def alpha_dropout(x: Array, p: float = 0.5, training: bool = True) -> Array:
-    """Return *x* with each element at selu's lower limit with probability *p*, scaled so that mean 0 and variance 1 stay.
+    """Return *x* with each element at selu's lower limit with probability *p*, and mean 0 and variance 1 kept.
 
     Source: Klambauer et al., Self-normalizing neural networks (2017), section 3.
     """

@@ -10,7 +10,7 @@ from typing import Any
 
 from polygrad import dtypes
 from polygrad.array import random
-from polygrad.array.functions import FUNCTIONS
+from polygrad.array.functions import FUNCTIONS, NAMESPACES
 from polygrad.array.object import Array
 from polygrad.errors import ShapeError
 
@@ -33,6 +33,32 @@ def _limit(variance: float) -> float:
     return math.sqrt(3.0 * variance)  # uniform numbers in (-a, a) have the variance a**2 / 3
 
 
+_GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": math.sqrt(2.0), "selu": 0.75}
+
+
+def calculate_gain(nonlinearity: str, param: float = 0.01) -> float:
+    """Return by how much to scale weights before a nonlinearity, which makes up for what it takes away.
+
+    >>> calculate_gain("tanh"), round(calculate_gain("leaky_relu", 0.2), 4)
+    (1.6666666666666667, 1.3868)
+    """
+    if nonlinearity == "leaky_relu":
+        return math.sqrt(2.0 / (1.0 + param**2))
+    if nonlinearity not in _GAINS:
+        raise ShapeError(f"no gain is known for {nonlinearity!r}; known are {', '.join(_GAINS)} and leaky_relu")
+    return _GAINS[nonlinearity]
+
+
+def constant(shape: Any, value: float, *, dtype: Any = None, device: Any = None) -> Array:
+    """Return *value* everywhere, float32 unless another dtype is asked for."""
+    return FUNCTIONS["full"](shape, float(value), dtype=dtype or dtypes.float32, device=device)  # type: ignore[no-any-return]
+
+
+def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None) -> Array:
+    """Return the identity matrix [n, m], float32 unless another dtype is asked for."""
+    return FUNCTIONS["eye"](n, m, dtype=dtype or dtypes.float32, device=device)  # type: ignore[no-any-return]
+
+
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
     """Return zeros, float32 unless another dtype is asked for."""
     return FUNCTIONS["zeros"](shape, dtype=dtype or dtypes.float32, device=device)  # type: ignore[no-any-return]
@@ -51,6 +77,46 @@ def normal(shape: Any, mean: float = 0.0, std: float = 1.0, *, dtype: Any = None
 def uniform(shape: Any, low: float = 0.0, high: float = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
     """Return uniform numbers, float32 unless another dtype is asked for."""
     return random.uniform(shape, low, high, dtype=dtype or dtypes.float32, device=device)
+
+
+def trunc_normal(
+    shape: Any,
+    mean: float = 0.0,
+    std: float = 1.0,
+    a: float = -2.0,
+    b: float = 2.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+) -> Array:
+    """Return normal numbers, those outside of [a, b] cut away: the inverse distribution function of uniform ones.
+
+    *a* and *b* are values, not multiples of *std*.
+    """
+    if not a < b or std <= 0:
+        raise ShapeError(f"cannot draw normal numbers of std {std} in [{a}, {b}]: std must be positive, and a below b")
+    low, high = (math.erf((limit - mean) / std / math.sqrt(2.0)) for limit in (a, b))
+    share = random.uniform(shape, low, high, dtype=dtypes.float32, device=device)
+    drawn = NAMESPACES["special"]["erfinv"](share) * (std * math.sqrt(2.0)) + mean
+    return FUNCTIONS["clip"](drawn, a, b).astype(dtype or dtypes.float32, copy=False)  # type: ignore[no-any-return]
+
+
+def orthogonal(shape: Any, gain: float = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
+    """Return a matrix with orthonormal rows or columns, whichever are fewer, times *gain*.
+
+    Axes after the first count as one. Source: Saxe et al., Exact solutions to the nonlinear dynamics of learning in
+    deep linear networks (2013).
+    """
+    sizes = tuple(shape)
+    if len(sizes) < _MATRIX:
+        raise ShapeError(f"cannot make shape {list(sizes)} orthogonal: it needs at least two axes")
+    rows, columns = sizes[0], math.prod(sizes[1:])
+    drawn = random.normal((max(rows, columns), min(rows, columns)), dtype=dtypes.float32, device=device)
+    q, r = NAMESPACES["linalg"]["qr"](drawn)
+    diagonal = NAMESPACES["linalg"]["diagonal"](r)
+    q = q * FUNCTIONS["where"](diagonal < 0, -1.0, 1.0).astype(q.dtype)  # so that all rotations are equally likely
+    q = q if rows >= columns else q.mT
+    return (FUNCTIONS["reshape"](q, sizes) * gain).astype(dtype or dtypes.float32, copy=False)  # type: ignore[no-any-return]
 
 
 def kaiming_uniform(shape: Any, gain: float = math.sqrt(2.0), *, dtype: Any = None, device: Any = None) -> Array:

@@ -161,7 +161,9 @@ class Flatten(Module):
         first = shapes.axis("flatten", self.start_dim, x.ndim)
         last = shapes.axis("flatten", self.end_dim, x.ndim)
         if last < first:
-            raise ShapeError(f"cannot flatten axes {first} to {last} of shape {list(x.shape)}: they are in reverse order")
+            raise ShapeError(
+                f"cannot flatten axes {first} to {last} of shape {list(x.shape)}: they are in reverse order"
+            )
         middle = math.prod(x.shape[first : last + 1])
         return FUNCTIONS["reshape"](x, (*x.shape[:first], middle, *x.shape[last + 1 :]))  # type: ignore[no-any-return]
 
@@ -186,8 +188,8 @@ class Unflatten(Module):
             sizes = tuple(x.shape[k] // max(1, rest) if n == -1 else n for n in sizes)
         if math.prod(sizes) != x.shape[k]:
             raise ShapeError(
-                f"cannot make axis {k} of shape {list(x.shape)} into {list(self.unflattened_size)}: it has {x.shape[k]} "
-                "elements"
+                f"cannot make axis {k} of shape {list(x.shape)} into {list(self.unflattened_size)}: it has "
+                f"{x.shape[k]} elements"
             )
         return FUNCTIONS["reshape"](x, (*x.shape[:k], *sizes, *x.shape[k + 1 :]))  # type: ignore[no-any-return]
 
@@ -222,7 +224,8 @@ class _ChannelDropout(Dropout):
         """Return *x* with channels dropped."""
         if x.ndim not in (self.rank + 1, self.rank + 2):
             raise ShapeError(
-                f"cannot apply {type(self).__name__} to shape {list(x.shape)}: it takes {self.rank + 2} axes, [N, C, ...]"
+                f"cannot apply {type(self).__name__} to shape {list(x.shape)}: it takes {self.rank + 2} axes, "
+                "[N, C, ...]"
             )
         return feature_dropout(x, self.p, self.training, 1 if x.ndim == self.rank + 1 else 2)
 

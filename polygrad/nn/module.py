@@ -90,7 +90,7 @@ class Module:
         return out
 
     def register_forward_hook(self, hook: Hook) -> HookHandle:
-        """Call ``hook(module, args, output)`` after each forward; what it returns, unless None, is the output instead."""
+        """Call ``hook(module, args, output)`` after each forward; what it returns, unless None, replaces the output."""
         hooks = vars(self).setdefault(_HOOKS, {})
         key = max(hooks, default=0) + 1
         hooks[key] = hook
@@ -112,7 +112,7 @@ class Module:
 
     def get_submodule(self, name: str) -> "Module":
         """Return the module with a dotted name; "" is this one."""
-        found: dict[str, Module] = dict(self.named_modules())
+        found: dict[str, Module] = dict(self.named_modules(remove_duplicate=False))
         if name not in found:
             raise StateError(f"{type(self).__name__} has no module {name!r}; it has {_listed([*found][1:]) or 'none'}")
         return found[name]

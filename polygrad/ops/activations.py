@@ -193,9 +193,7 @@ def hardshrink(xp: Any, x: Any, /, lambd: Any = 0.5) -> Any:
     return xp.where(xp.less_equal(xp.abs(x), lambd), xp.zeros_like(x), x)
 
 
-@composite(
-    reference=lambda np, x, cut=0.5: np.sign(x) * np.maximum(np.abs(x) - cut, 0), samples=draw_numbers((-2, 2))
-)
+@composite(reference=lambda np, x, cut=0.5: np.sign(x) * np.maximum(np.abs(x) - cut, 0), samples=draw_numbers((-2, 2)))
 def softshrink(xp: Any, x: Any, /, lambd: Any = 0.5) -> Any:
     """x moved by *lambd* towards 0, and not beyond."""
     x = floating(xp, "softshrink", x)
@@ -234,8 +232,8 @@ def prelu(xp: Any, x: Any, weight: Any, /) -> Any:
     count = shapes.size(weight.shape)
     if weight.ndim > 1 or (count != 1 and (x.ndim < 2 or x.shape[1] != count)):
         raise ShapeError(
-            f"cannot apply prelu to shape {list(x.shape)} with weights {list(weight.shape)}: there is one weight, or one "
-            "for each channel, axis 1"
+            f"cannot apply prelu to shape {list(x.shape)} with weights {list(weight.shape)}: there is one weight, or "
+            "one for each channel, axis 1"
         )
     along = xp.reshape(weight, (count,) + (1,) * (x.ndim - 2) if count != 1 else ())
     return xp.where(x > 0, x, x * cast(xp, along, x.dtype))

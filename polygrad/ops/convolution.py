@@ -283,7 +283,9 @@ def _convolve_transposed(xp: Any, rank: int, x: Any, weight: Any, bias: Any, *ge
     x, weight = _alike(xp, x, weight)
     kernel = weight.shape[2:]
     spans = [d * (k - 1) for k, d in zip(kernel, apart, strict=True)]
-    sizes = [(n - 1) * s + 1 + w - 2 * p + e for n, s, w, p, e in zip(x.shape[2:], step, spans, border, extra, strict=True)]
+    sizes = [
+        (n - 1) * s + 1 + w - 2 * p + e for n, s, w, p, e in zip(x.shape[2:], step, spans, border, extra, strict=True)
+    ]
     if min(sizes) < 1:
         raise ShapeError(
             f"cannot apply {name} to shape {list(x.shape)}: with this geometry its result would have sizes {sizes}"
@@ -293,7 +295,9 @@ def _convolve_transposed(xp: Any, rank: int, x: Any, weight: Any, bias: Any, *ge
     after = tuple(b + e - (s - 1) for b, e, s in zip(before, extra, step, strict=True))
     return _biased(
         xp,
-        _convolve(xp, rank, _fitted(xp, apart_x, before, after), _turned(xp, weight, groups), None, 1, 0, apart, groups),
+        _convolve(
+            xp, rank, _fitted(xp, apart_x, before, after), _turned(xp, weight, groups), None, 1, 0, apart, groups
+        ),
         bias,
         rank,
     )
@@ -320,9 +324,7 @@ def _transposed_reference(np: Any, x: Any, w: Any, bias: Any = None, **geometry:
     out = np.zeros((x.shape[0], w.shape[1] * groups, *whole))
     inputs = x.shape[1] // groups
     for g, *at in np.ndindex(groups, *w.shape[2:]):
-        to = [
-            slice(i * d, i * d + (n - 1) * s + 1, s) for i, d, n, s in zip(at, apart, x.shape[2:], step, strict=True)
-        ]
+        to = [slice(i * d, i * d + (n - 1) * s + 1, s) for i, d, n, s in zip(at, apart, x.shape[2:], step, strict=True)]
         given = slice(g * inputs, (g + 1) * inputs)
         made = np.einsum("nc...,co->no...", x[:, given], w[(given, slice(None), *at)])
         out[(slice(None), slice(g * w.shape[1], (g + 1) * w.shape[1]), *to)] += made

@@ -20,10 +20,10 @@ def _norm(xp: Any, x: Any, p: float, axis: Any, keepdims: bool) -> Any:
     """Return the p-norm along an axis, with slope 0 at 0."""
     if p == 1:
         return xp.sum(xp.abs(x), axis=axis, keepdims=keepdims)
-    total = xp.sum(x * x if p == 2 else xp.pow(xp.abs(x), p), axis=axis, keepdims=keepdims)  # noqa: PLR2004  square
+    total = xp.sum(x * x if p == 2 else xp.pow(xp.abs(x), p), axis=axis, keepdims=keepdims)
     none = xp.equal(total, 0.0)
     safe = xp.where(none, xp.ones_like(total), total)
-    root = xp.sqrt(safe) if p == 2 else xp.pow(safe, 1.0 / p)  # noqa: PLR2004  as above
+    root = xp.sqrt(safe) if p == 2 else xp.pow(safe, 1.0 / p)
     return xp.where(none, xp.zeros_like(root), root)
 
 
@@ -87,9 +87,7 @@ def cosine_similarity(xp: Any, x1: Any, x2: Any, /, axis: Any = 1, eps: Any = 1e
     ],
     tolerance=2.0,
 )
-def pairwise_distance(
-    xp: Any, x1: Any, x2: Any, /, p: Any = 2.0, eps: Any = 1e-6, keepdims: Any = False
-) -> Any:
+def pairwise_distance(xp: Any, x1: Any, x2: Any, /, p: Any = 2.0, eps: Any = 1e-6, keepdims: Any = False) -> Any:
     """The p-norm of x1 - x2 + eps along the last axis."""
     a, b, dtype = _pair(xp, "pairwise_distance", x1, x2)
     return cast(xp, _norm(xp, a - b + eps, p, -1, keepdims), dtype)
@@ -100,8 +98,8 @@ def _over(np: Any, loss: Any, reduction: str) -> Any:
 
 
 def _signs(draw: Any, *shape: int) -> Any:
-    """Return +-1 in the dtype of the draw, at random."""
-    return (draw.ints(shape, 0, 1) * 2 - 1).astype(draw.dtype)
+    """Return +-1 at random, as integers: the derivative by them is not asked for."""
+    return draw.ints(shape, 0, 1) * 2 - 1
 
 
 def _signed_samples(low: float, high: float, *keywords: dict[str, Any]) -> Any:
@@ -117,8 +115,8 @@ def _sided(xp: Any, name: str, x: Any, target: Any) -> tuple[Any, Any]:
     x = floating(xp, name, x)
     if target.shape != x.shape:
         raise ShapeError(
-            f"cannot take {name} of shapes {list(x.shape)} and {list(target.shape)}: they must be equal, as a loss does "
-            "not broadcast"
+            f"cannot take {name} of shapes {list(x.shape)} and {list(target.shape)}: they must be equal, as a loss "
+            "does not broadcast"
         )
     return wide(xp, x), target
 
@@ -159,9 +157,7 @@ def soft_margin_loss(xp: Any, x: Any, target: Any, /, reduction: Any = "mean") -
         for how in REDUCTIONS
     ],
 )
-def margin_ranking_loss(
-    xp: Any, x1: Any, x2: Any, target: Any, /, margin: Any = 0.0, reduction: Any = "mean"
-) -> Any:
+def margin_ranking_loss(xp: Any, x1: Any, x2: Any, target: Any, /, margin: Any = 0.0, reduction: Any = "mean") -> Any:
     """max(0, margin - target * (x1 - x2)): the first is to be the greater where the target is 1, the less at -1."""
     check_reduction(reduction)
     a, b, dtype = _pair(xp, "margin_ranking_loss", x1, x2)
@@ -181,9 +177,7 @@ def margin_ranking_loss(
     ],
     tolerance=4.0,  # 1 less a cosine near 1
 )
-def cosine_embedding_loss(
-    xp: Any, x1: Any, x2: Any, target: Any, /, margin: Any = 0.0, reduction: Any = "mean"
-) -> Any:
+def cosine_embedding_loss(xp: Any, x1: Any, x2: Any, target: Any, /, margin: Any = 0.0, reduction: Any = "mean") -> Any:
     """1 - cos where the target is 1, max(0, cos - margin) where it is -1; cos is taken along the last axis."""
     check_reduction(reduction)
     a, b, dtype = _pair(xp, "cosine_embedding_loss", x1, x2)

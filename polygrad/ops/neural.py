@@ -56,6 +56,12 @@ def softmax(xp: Any, x: Any, /, axis: Any = -1) -> Any:
     return cast(xp, e / xp.sum_(e, axes), x.dtype)
 
 
+@composite(reference=lambda np, x, axis=-1: _softmax_reference(np, -x, axis), samples=_along(-9, 9))
+def softmin(xp: Any, x: Any, /, axis: Any = -1) -> Any:
+    """`softmax` of -x."""
+    return xp.softmax(-floating(xp, "softmin", x), axis)
+
+
 @composite(
     reference=lambda np, x, axis=-1: np.log(_softmax_reference(np, x, axis)),
     samples=_along(-9, 9),
@@ -231,8 +237,8 @@ def linear(xp: Any, x: Any, weight: Any, /, bias: Any = None) -> Any:
     """``x @ weight.T + bias``, with weights [out, in], over the last axis."""
     if x.ndim == 0 or weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
         raise ShapeError(
-            f"cannot apply linear to shape {list(x.shape)} with weights {list(weight.shape)}: weights are [out, in], and "
-            "the last axis has as many elements as there are inputs"
+            f"cannot apply linear to shape {list(x.shape)} with weights {list(weight.shape)}: weights are [out, in], "
+            "and the last axis has as many elements as there are inputs"
         )
     out = xp.matmul(x, xp.swap_last(weight))
     return out if bias is None else out + bias
@@ -262,7 +268,9 @@ def bilinear(xp: Any, x1: Any, x2: Any, weight: Any, /, bias: Any = None) -> Any
             "weights are [out, in1, in2], and all axes but the last must be equal"
         )
     o, i, j = weight.shape
-    lines = xp.matmul(xp.reshape(x1, (*x1.shape[:-1], 1, i)), xp.reshape(xp.permute_dims(weight, (1, 0, 2)), (i, o * j)))
+    lines = xp.matmul(
+        xp.reshape(x1, (*x1.shape[:-1], 1, i)), xp.reshape(xp.permute_dims(weight, (1, 0, 2)), (i, o * j))
+    )
     out = xp.sum(xp.reshape(lines, (*x1.shape[:-1], o, j)) * xp.expand_dims(x2, -2), axis=-1)
     return out if bias is None else out + bias
 

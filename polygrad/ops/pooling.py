@@ -134,7 +134,14 @@ def _samples(rank: int, **also: Any) -> Any:
 
 @composite(reference=_max_reference(1), samples=_samples(1, dilation=2))
 def max_pool1d(
-    xp: Any, x: Any, kernel_size: Any, /, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: Any = False
+    xp: Any,
+    x: Any,
+    kernel_size: Any,
+    /,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: Any = False,
 ) -> Any:
     """The maximum of each window of the last axis; see `max_pool2d`."""
     return _max_pool(xp, 1, x, kernel_size, stride, padding, dilation, ceil_mode)
@@ -142,7 +149,14 @@ def max_pool1d(
 
 @composite(reference=_max_reference(2), samples=_samples(2, dilation=(1, 2)))
 def max_pool2d(
-    xp: Any, x: Any, kernel_size: Any, /, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: Any = False
+    xp: Any,
+    x: Any,
+    kernel_size: Any,
+    /,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: Any = False,
 ) -> Any:
     """The maximum of each window of the last two axes; windows touch unless *stride* is given.
 
@@ -153,7 +167,14 @@ def max_pool2d(
 
 @composite(reference=_max_reference(3), samples=_samples(3))
 def max_pool3d(
-    xp: Any, x: Any, kernel_size: Any, /, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: Any = False
+    xp: Any,
+    x: Any,
+    kernel_size: Any,
+    /,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: Any = False,
 ) -> Any:
     """The maximum of each window of the last three axes; see `max_pool2d`."""
     return _max_pool(xp, 3, x, kernel_size, stride, padding, dilation, ceil_mode)
@@ -267,7 +288,10 @@ def adaptive_avg_pool1d(xp: Any, x: Any, output_size: Any, /) -> Any:
 
 @composite(reference=_adaptive_reference(2, "mean"), samples=_adaptive_samples(2))
 def adaptive_avg_pool2d(xp: Any, x: Any, output_size: Any, /) -> Any:
-    """The means of windows that cover the last two axes evenly; *output_size* is an int or a pair, None keeps a size."""
+    """The means of windows that cover the last two axes evenly.
+
+    *output_size* is an int or a pair; None keeps the size of an axis.
+    """
     return _adaptive(xp, "adaptive_avg_pool2d", 2, floating(xp, "pooling", x), output_size, _mean_over(xp))
 
 

@@ -9,12 +9,14 @@ by whole steps, exactly, to an interval where the function is a polynomial: of g
 Chebyshev nodes with 50 digits; coefficients stand from the lowest power up. Formulas: DLMF 5.5, 5.11, 5.15, 25.11.
 """
 
+import functools
 import math
 from typing import Any
 
 from polygrad import dtypes
 from polygrad.errors import GradError, ShapeError
 from polygrad.ops.internal import cast
+from polygrad.ops.softmath import polynomial as sum_of_powers
 from polygrad.ops.special_reference import by_mpmath
 from polygrad.ops.statistics import floating, wide
 from polygrad.ops.table import composite, elementwise
@@ -261,6 +263,8 @@ EULER_MACLAURIN = (
 )  # fmt: skip
 ZETA_STEPS = 10
 MOST = 170  # the greatest order whose factorial is a float64
+LEAST_WHOLE = -(2.0**31)  # below, whether a float is whole says nothing about the number meant
+MOST_IN_ARRAYS = 32  # as many formulas are recorded
 
 
 def _zeta(s: Value, q: Value) -> Value:
@@ -330,7 +334,7 @@ def _order(n: int) -> float:
     where="special",
 )
 def polygamma(xp: Any, n: Any, x: Any, /) -> Any:
-    """The n-th derivative of digamma, for n = 0, 1, 2, ...; left of 0 it is NaN from n = 3 on."""
+    """The n-th derivative of digamma, for n = 0, 1, 2, ...: an int, or an array of them."""
     if not isinstance(n, int):
         return _polygamma_of_arrays(xp, n, x)
     x = floating(xp, "polygamma", x)
@@ -340,31 +344,60 @@ def polygamma(xp: Any, n: Any, x: Any, /) -> Any:
     if n == 1:
         return xp.trigamma_(x)
     y = wide(xp, x)
-    if n != 2:  # noqa: PLR2004  the order with a reflection formula below
-        return cast(xp, sign * xp.zeta_(n + 1.0, y), x.dtype)
     negative = y < 0.0
-    value = -2.0 * xp.zeta_(3.0, xp.where(negative, 1.0 - y, y))
+    value = sign * xp.zeta_(n + 1.0, xp.where(negative, 1.0 - y, y))
     r = xp.where(negative, y - xp.round(y), 0.25)
-    r = xp.where(xp.equal(r, 0.0), float("nan"), r)
-    sine = xp.sin(r * math.pi)
-    pole = (2.0 * math.pi**3) * xp.cos(r * math.pi) / (sine * sine * sine)
-    return cast(xp, xp.where(negative, value - pole, value), x.dtype)
+    cotangent = xp.cos(r * math.pi) / xp.sin(r * math.pi)
+    reflected = (value if n % 2 == 0 else -value) - math.pi ** (n + 1) * sum_of_powers(cotangent, _cotangent_slopes(n))
+    reflected = xp.where(xp.equal(r, 0.0), float("-inf") if n % 2 == 0 else float("inf"), reflected)
+    return cast(xp, xp.where(negative, reflected, value), x.dtype)
+
+
+@functools.lru_cache
+def _cotangent_slopes(n: int) -> tuple[float, ...]:
+    """Return the n-th derivative of the cotangent as a polynomial of it: its slope is -(1 + cot ** 2)."""
+    found = [0, 1]
+    for _ in range(n):
+        slopes = [k * c for k, c in enumerate(found)][1:]
+        found = [-a - b for a, b in zip([*slopes, 0, 0], [0, 0, *slopes], strict=True)]
+    return tuple(float(c) for c in found)
 
 
 def _polygamma_of_arrays(xp: Any, n: Any, x: Any) -> Any:
-    order, y = xp.pair("polygamma", n, x) if hasattr(x, "dtype") else (n, xp.like(x, cast(xp, n, dtypes.float64)))
-    if "int" in str(order.dtype.name):
-        order = cast(xp, order, y.dtype if "float" in str(y.dtype.name) else dtypes.float64)
-    y = cast(xp, y, order.dtype)
-    sign = xp.where(xp.equal(xp.remainder(order, 2.0), 0.0), -1.0, 1.0)
-    higher = xp.maximum(order, 2.0)
-    value = sign * xp.gamma(higher + 1.0) * xp.zeta_(higher + 1.0, y)
-    low = xp.where(xp.equal(order, 0.0), xp.digamma(y), xp.trigamma_(y))
-    return xp.where(order < 2.0, low, value)
+    """Return polygamma for orders in an array, which the host has to see; NaN where one is negative or broken."""
+    n, x = xp.as_nodes(n, x)
+    if n.mask:
+        raise GradError("cannot differentiate polygamma by its order, which is an integer: detach it with .detach()")
+    x = floating(xp, "polygamma", x)
+    last = 0 if 0 in n.shape else int(xp.look_(cast(xp, xp.max(xp.where(xp.isnan(n), 0, n)), dtypes.int64)))
+    if last > MOST_IN_ARRAYS:
+        raise ShapeError(f"cannot take polygamma of order {last} from an array of orders: it is {MOST_IN_ARRAYS} at most")
+    value = xp.full_of(float("nan"), x)
+    for order in range(last + 1):
+        value = xp.where(xp.equal(n, order), xp.polygamma(order, x), value)
+    return value
+
+
+def _off_poles(xp: Any, a: Any, b: Any) -> tuple[Any, Any, Any]:
+    """Return operands with the same |B|, none at a pole of gamma where B has none, and where B has one.
+
+    For a = 0, -1, -2, ... and a whole b with 0 < b < 1 - a it is B(1 - a - b, b) (DLMF 5.12.1, in the limit).
+    """
+    whole = xp.bitwise_and(xp.equal(xp.floor(a), a), xp.equal(xp.floor(b), b))
+    least, other = xp.minimum(a, b), xp.maximum(a, b)
+    moved = 1.0 - least - other
+    poles = [xp.bitwise_and(xp.equal(xp.floor(v), v), xp.bitwise_and(v <= 0.0, xp.isfinite(v))) for v in (a, b)]
+    one = xp.bitwise_xor(*poles)
+    fine = xp.bitwise_and(xp.bitwise_and(one, whole), xp.bitwise_and(other > 0.0, moved > 0.0))
+    fine = xp.bitwise_and(fine, least > LEAST_WHOLE)
+    pole = xp.bitwise_and(xp.bitwise_or(*poles), xp.bitwise_invert(fine))
+    numbers = xp.equal(a + b, a + b)
+    return xp.where(fine, moved, a), xp.where(fine, other, b), xp.bitwise_and(pole, numbers)
 
 
 def _betaln_value(xp: Any, a: Any, b: Any) -> Any:
     """Return log |B(a, b)|, by Stirling's remainders where both are positive, so that large terms do not cancel."""
+    a, b, pole = _off_poles(xp, a, b)
     positive = xp.bitwise_and(a > 0.0, b > 0.0)
     finite = xp.bitwise_and(positive, xp.bitwise_and(xp.isfinite(a), xp.isfinite(b)))
     p, q = (xp.where(finite, f(a, b), 1.0) for f in (xp.minimum, xp.maximum))
@@ -373,7 +406,7 @@ def _betaln_value(xp: Any, a: Any, b: Any) -> Any:
     value = (p - 0.5) * xp.log(p / s) + q * xp.log1p(-(p / s)) - 0.5 * xp.log(q) + (HALF_LOG_TWO_PI + rests)
     other = xp.gammaln(a) + (xp.gammaln(b) - xp.gammaln(a + b))
     infinite = xp.bitwise_and(positive, xp.equal(a + b, float("inf")))
-    return xp.where(finite, value, xp.where(infinite, float("-inf"), other))
+    return xp.where(pole, float("inf"), xp.where(finite, value, xp.where(infinite, float("-inf"), other)))
 
 
 @elementwise(

@@ -1,6 +1,6 @@
 """Incomplete gamma and beta functions and what is made of them: ``pg.special``.
 
-Here: gammainc, gammaincc, betainc, betaincc, stdtr.
+Here: gammainc, gammaincc, chdtr, chdtrc, betainc, betaincc, stdtr, stdtrit.
 Not here: the gamma function itself (`special_gamma.py`).
 
 The smaller side of each is an integral from the operand x away from the mean, where the integrand falls from 1:
@@ -19,7 +19,7 @@ the densities; those by a and b are integrals of the same kind.
 import math
 from typing import Any
 
-from polygrad import dtypes
+from polygrad import dtypes, shapes
 from polygrad.ops.internal import cast
 from polygrad.ops.special_gamma import HALF_LOG_TWO_PI
 from polygrad.ops.special_reference import by_mpmath
@@ -30,7 +30,7 @@ FLOAT = "float"
 NODES = {dtypes.float32: 32, dtypes.float64: 64}
 FIRST, LAST = -3.5, 4.0  # the integral's ends in s
 LARGE = 1e4
-LIMIT = {dtypes.float32: 1e15, dtypes.float64: 1e100}  # of |t| in Student's distribution
+LIMIT = {dtypes.float32: 1e15, dtypes.float64: 1e150}  # of |t| in Student's distribution
 
 
 def _together(xp: Any, name: str, *operands: Any) -> Any:
@@ -201,6 +201,31 @@ def gammaincc(xp: Any, a: Any, x: Any, /) -> Any:
     """The upper incomplete gamma function Q(a, x) = 1 - P(a, x), accurate where it is small."""
     (a, x), dtype = _together(xp, "gammaincc", a, x)
     return cast(xp, -xp.gammainc_(xp.stop_gradient(-_gamma_value(xp, a, x, False)), a, x), dtype)
+
+
+CHI_SAMPLES = ((0.6, 9.0), (0.1, 12.0))
+
+
+@composite(
+    reference=lambda np, v, x: by_mpmath(lambda mp, n, t: mp.gammainc(n / 2, 0, t / 2, regularized=True), v, x),
+    samples=lambda draw: draw.elementwise(CHI_SAMPLES),
+    where="special",
+)
+def chdtr(xp: Any, v: Any, x: Any, /) -> Any:
+    """The chi square distribution function with v degrees of freedom: P(v / 2, x / 2)."""
+    v, x = xp.as_nodes(v, x)
+    return xp.gammainc(v * 0.5, x * 0.5)
+
+
+@composite(
+    reference=lambda np, v, x: by_mpmath(lambda mp, n, t: mp.gammainc(n / 2, t / 2, regularized=True), v, x),
+    samples=lambda draw: draw.elementwise(CHI_SAMPLES),
+    where="special",
+)
+def chdtrc(xp: Any, v: Any, x: Any, /) -> Any:
+    """1 - chdtr(v, x), accurate where that is small."""
+    v, x = xp.as_nodes(v, x)
+    return xp.gammaincc(v * 0.5, x * 0.5)
 
 
 # ---- beta -----------------------------------------------------------------------------------------------------
@@ -408,3 +433,73 @@ def stdtr(xp: Any, df: Any, t: Any, /) -> Any:
     """Student's distribution function with df degrees of freedom: the probability of a value below t."""
     (df, t), dtype = _together(xp, "stdtr", df, t)
     return cast(xp, xp.stdtr_(xp.stop_gradient(_student_value(xp, df, t)), df, t), dtype)
+
+
+STEPS = 8  # of Newton's method from the normal quantile; more change nothing in float64
+
+
+def _stored(xp: Any, x: Any) -> Any:
+    """Return x as a product with 1: products are the device's library's, so that x is stored before it is used.
+
+    Else the schedule would compute each step of an iteration anew in all kernels of the next.
+    """
+    if 0 in x.shape:
+        return x
+    one = xp.reshape_(xp.constant(1.0, x.dtype), (1, 1))
+    return xp.reshape_(xp.matmul_(xp.reshape_(x, (shapes.size(x.shape), 1)), one), x.shape)
+
+
+def _student_quantile(xp: Any, df: Any, p: Any) -> Any:
+    """Return t with stdtr(df, t) = p, by Newton's method for log(tail) as a function of log(t), which is concave.
+
+    So every step but the first comes from the right, and none goes too far.
+    """
+    inside = xp.bitwise_and(xp.bitwise_and(df > 0.0, xp.isfinite(df)), xp.bitwise_and(p > 0.0, p < 1.0))
+    central = xp.equal(p, 0.5)
+    solved = xp.bitwise_and(inside, xp.bitwise_invert(central))
+    n, tail = xp.where(solved, df, 1.0), xp.where(solved, xp.where(p < 0.5, p, 1.0 - p), 0.25)
+    n, order, half = _stored(xp, n), 0.5 * n, xp.full_of(0.5, n)
+    target, scale = xp.log(tail), _stored(xp, xp.betaln(half, order) + 0.5 * xp.log(n))
+    size, limit = -xp.ndtri(tail), LIMIT[n.dtype]
+    for _ in range(STEPS):
+        size = _stored(xp, xp.clip(size, 1e-30, limit))
+        x, y = _student_parts(xp, n, size)
+        parts = _Beta(xp, order, half, x, y)
+        now = 0.5 * xp.where(parts.turned, 1.0 - parts.value, parts.value)
+        slope = size * xp.exp(-0.5 * (n + 1.0) * xp.log1p(size * (size / n)) - scale) / now
+        size = size * xp.exp(xp.clip((xp.log(now) - target) / slope, -2.0, 200.0))
+    outside = xp.where(xp.equal(p, 0.0), float("-inf"), xp.where(xp.equal(p, 1.0), float("inf"), float("nan")))
+    outside = xp.where(xp.equal(df, float("inf")), xp.ndtri(p), xp.where(df > 0.0, outside, float("nan")))
+    return xp.where(inside, xp.where(central, 0.0, xp.where(p < 0.5, -size, size)), outside)
+
+
+@elementwise(
+    kinds=FLOAT,
+    public=False,
+    domain=((-1.0, 1.0), (0.8, 9.0), (0.05, 0.95)),
+    lower=lambda b, value, *_: value,
+    second=False,  # the slopes are at the value given, not at that of the operands, so differences do not see them
+    vjp=(
+        None,
+        lambda xp, g, out, v, df, p: -g * _student_by_freedom(xp, df, out) / _student_density(xp, df, out),
+        lambda xp, g, out, v, df, p: g / _student_density(xp, df, out),
+    ),
+)
+def stdtrit_(xp: Any, value: Any, df: Any, p: Any, /) -> Any:
+    """The value, known to be stdtrit(df, p): its derivatives are those of stdtrit."""
+    return value
+
+
+def _quantile_reference(mp: Any, n: Any, p: Any) -> Any:
+    return mp.findroot(lambda t: _student_reference(mp, n, t) - p, mp.sqrt(2) * mp.erfinv(2 * p - 1))
+
+
+@composite(
+    reference=lambda np, df, p: by_mpmath(_quantile_reference, df, p),
+    samples=lambda draw: draw.elementwise(((1.5, 9.0), (0.1, 0.9))),
+    where="special",
+)
+def stdtrit(xp: Any, df: Any, p: Any, /) -> Any:
+    """The inverse of stdtr by its second operand: below the result a value lies with probability p."""
+    (df, p), dtype = _together(xp, "stdtrit", df, p)
+    return cast(xp, xp.stdtrit_(xp.stop_gradient(_student_quantile(xp, df, p)), df, p), dtype)

@@ -63,6 +63,9 @@ def _realize_on(found: State, asked: list[Node]) -> Node | None:
     if not asked:
         return None
     graph = Structure(asked)
+    if graph.history:
+        asked = [*asked, *graph.history]
+        graph = Structure(asked)
     for n in graph.calls:
         if n.spec.op.call not in found.info.ops:
             return n

@@ -11,12 +11,15 @@ from typing import Any
 from polygrad.graph.node import Node, Siblings, scalar, spec_of, watches
 from polygrad.runtime.claims import calibrate, find_claims
 from polygrad.runtime.memory import Buffer, Storage
+from polygrad.schedule.views import MOVEMENT
 from polygrad.schedule.writes import Writes
 
 ALWAYS = 1  # the mask bit of requires_grad, whose recording never ends
 _active = [ALWAYS]  # bits of the recordings that are in progress
 # Costly: worth a store if somebody holds them.
 KEEPING = frozenset({"reduce", "matmul", "scatter", "random", "gather", "library", "put"})
+LIGHT = MOVEMENT | {"scalar", "iota", "transfer", "check"}  # never worth memory for its own sake
+LONG = 256  # nodes
 _number = attrgetter("number")
 _ASKED, _TRACKED = 4, 1  # bits of a node's flag
 
@@ -40,13 +43,16 @@ class Structure:
         The unrealized nodes, operands first.
     leaves : dict of Node to int
         The realized nodes that they read, numbered as they are met.
+    history : list of Node
+        If the graph is long: the nodes that somebody holds and that no recording has. They are worth computing too: a
+        loop that looks at a value in each round would compute all rounds before it again.
     calls : list of Node
         The nodes of `order` that are results of declared library ops.
     key : tuple
         Equal keys mean equal plans.
     """
 
-    __slots__ = ("_flags", "_held", "calls", "claimed", "key", "leaves", "order")
+    __slots__ = ("_flags", "_held", "calls", "claimed", "history", "key", "leaves", "order")
 
     def __init__(self, asked: list[Node]) -> None:
         self.order = _pending(asked)
@@ -55,6 +61,7 @@ class Structure:
         self.claimed: dict[int, int] = {}
         words, uses, costly, self._flags, puts = self._words(set(asked))
         self._held = [k for k in costly if sys.getrefcount(self.order[k]) > _BASELINE + uses[k]]
+        self.history = self._history(uses) if len(self.order) > LONG else []
         if puts:
             # Writes that may take over memory, by position in the order, and the last write of each row of them.
             self.claimed = find_claims(self.order, uses, self._flags, _BASELINE, _active[0])
@@ -104,6 +111,17 @@ class Structure:
             if n.value.__class__ is Siblings:
                 self.calls.append(n)
         return words, uses, costly, flags, puts
+
+    def _history(self, uses: list[int]) -> list[Node]:
+        order, flags = self.order, self._flags
+        return [
+            order[k]
+            for k in range(len(order))
+            if not flags[k]
+            and order[k].spec.op.kind not in LIGHT
+            and order[k].aval.size
+            and sys.getrefcount(order[k]) > _BASELINE + uses[k]
+        ]
 
     def retained(self) -> set[Node]:
         """Return the nodes that a recording needs: if they must be in memory on the way, they stay there."""

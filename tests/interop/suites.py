@@ -80,7 +80,7 @@ def run(suite: Suite, extra: list[str]) -> tuple[int, int, list[str], float]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the suites whose names contain one of *arguments*; options go to pytest. Return the exit status."""
+    """Run the suites whose names contain one of *arguments*; options, such as -n2, go to pytest. Return the exit status."""
     extra = [a for a in arguments if a.startswith("-")]
     names = [a for a in arguments if not a.startswith("-")]
     chosen = [s for s in SUITES if not names or any(n in s.name for n in names)]
