@@ -233,6 +233,9 @@ def test_workers_give_what_one_process_gives(device):
     for k, _ in enumerate(loader):
         if k == 1:
             break  # what is under way is thrown away, and the workers stay
+    whole = D.DataLoader(numbers(21), batch_size=4, shuffle=True, seed=2)
+    assert [seen(whole) for _ in range(3)][2] == seen(loader)
+    assert [p.pid for p in loader._pool.processes] == pids
     loader.load_state_dict({**loader.state_dict(), "epoch": 0, "batch": 0})
     assert seen(loader) == wanted
     loader.close()

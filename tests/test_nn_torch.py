@@ -159,6 +159,11 @@ LAYERS = {
     "BatchNorm3d": (lambda nn: nn.BatchNorm3d(2), [(2, 2, 3, 2, 2)]),
     "PReLU": (lambda nn: nn.PReLU(3), [(2, 3, 4)]),
     "PReLU of one": (lambda nn: nn.PReLU(), [(2, 3, 4)]),
+    "Upsample": (lambda nn: nn.Upsample(scale_factor=2), [(1, 2, 3, 4)]),
+    "Upsample nearest": (lambda nn: nn.Upsample(size=(5, 3)), [(1, 2, 3, 4)]),
+    "Upsample bilinear": (lambda nn: nn.Upsample(scale_factor=(2, 1.5), mode="bilinear"), [(1, 2, 3, 4)]),
+    "Upsample linear": (lambda nn: nn.Upsample(size=7, mode="linear", align_corners=True), [(1, 2, 3)]),
+    "PixelShuffle": (lambda nn: nn.PixelShuffle(2), [(1, 8, 2, 3)]),
     "Sequential": (lambda nn: nn.Sequential(nn.Linear(4, 5), nn.GELU("tanh"), nn.Linear(5, 2)), [(3, 4)]),
 }
 RECURRENT = {

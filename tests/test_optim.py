@@ -439,7 +439,7 @@ def test_accumulated_batches_give_the_step_of_one_big_batch(device):
         return pg.nn.Linear(4, 2)
 
     whole, parts = made(), made()
-    big, small = pg.optim.Adam(whole, lr=0.1), pg.optim.Adam(parts, lr=0.1)
+    big, small = (pg.optim.SGD(net, lr=0.1, momentum=0.9) for net in (whole, parts))
     gathered = pg.optim.Accumulation(small, batches=4)
     for _ in range(3):
         (whole(pg.asarray(rows)) ** 2).mean().backward()
@@ -548,7 +548,7 @@ def test_composed_schedules_go_on_where_they_were_saved(kind):
             return o, s.SequentialLR(o, [s.LinearLR(o, 0.1, total_iters=3), s.ExponentialLR(o, 0.5)], milestones=[3])
         if kind == "chained":
             return o, s.ChainedScheduler([s.LinearLR(o, 0.1, total_iters=3), s.ExponentialLR(o, 0.5)])
-        return o, s.OneCycleLR(o, 1.0, 10) if kind == "cycle" else s.ReduceLROnPlateau(o, patience=0, factor=0.5)
+        return o, s.OneCycleLR(o, 1.0, 10) if kind == "cycle" else s.ReduceLROnPlateau(o, patience=2, factor=0.5)
 
     def go(schedule, o, n):
         out = []
@@ -560,11 +560,11 @@ def test_composed_schedules_go_on_where_they_were_saved(kind):
     o, whole = made()
     want = go(whole, o, 8)
     o, half = made()
-    go(half, o, 4)
+    go(half, o, 5)
     saved = half.state_dict()
     o, rest = made()
     rest.load_state_dict(saved)
-    assert go(rest, o, 4) == want[4:]
+    assert go(rest, o, 3) == want[5:]
     broken = {**saved, "first": [1.0, 2.0], "rates": [1.0, 2.0]}
     before = (o.lr, rest.count)
     with pytest.raises(pg.StateError, match="cannot load this state into"):

@@ -195,6 +195,9 @@ class Array:
             )
         return bool(self.item())
 
+    def __format__(self, spec: str) -> str:
+        return format(self._zero_d("format"), spec) if spec else str(self)
+
     def __index__(self) -> int:
         if dtypes.KINDS[self.dtype] != "int":
             raise TypeError(f"only integer arrays are an index, this one is {self.dtype.name}")

@@ -89,6 +89,10 @@ class Subset(Dataset):
         if hasattr(dataset, "batch"):
             self.batch = lambda chosen: dataset.batch([self.indices[k] for k in chosen])
 
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the other set of a new epoch."""
+        _tell(self.dataset, epoch)
+
     def __len__(self) -> int:
         return len(self.indices)
 
@@ -97,6 +101,11 @@ class Subset(Dataset):
 
     def __reduce__(self) -> Any:
         return Subset, (self.dataset, self.indices)
+
+
+def _tell(dataset: Any, epoch: int) -> None:
+    if hasattr(dataset, "set_epoch"):
+        dataset.set_epoch(epoch)
 
 
 class _Stretch(Sequence[int]):
@@ -122,6 +131,11 @@ class ConcatDataset(Dataset):
         if not self.datasets:
             raise DataError("cannot concatenate nothing: give it data sets")
         self.ends = list(itertools.accumulate(len(d) for d in self.datasets))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the sets of a new epoch."""
+        for dataset in self.datasets:
+            _tell(dataset, epoch)
 
     def __len__(self) -> int:
         return self.ends[-1]

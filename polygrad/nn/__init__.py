@@ -101,6 +101,7 @@ from polygrad.nn.pooling import (
 )
 from polygrad.nn.positions import PositionalEmbedding, RotaryEmbedding, SinusoidalEmbedding
 from polygrad.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from polygrad.nn.resampling import PixelShuffle, Upsample
 from polygrad.nn.summary import Summary, summary
 from polygrad.nn.transformer import FeedForward, SwiGLU, TransformerBlock
 
@@ -193,6 +194,7 @@ __all__ = [
     "NLLLoss",
     "PReLU",
     "Parameter",
+    "PixelShuffle",
     "ParameterList",
     "PoissonNLLLoss",
     "PositionalEmbedding",
@@ -223,6 +225,7 @@ __all__ = [
     "TransformerBlock",
     "TripletMarginLoss",
     "Unflatten",
+    "Upsample",
     "alpha_dropout",
     "dropout",
     "feature_dropout",

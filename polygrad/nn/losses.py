@@ -280,6 +280,6 @@ class TripletMarginLoss(_Loss):
 
     def forward(self, anchor: Array, positive: Array, negative: Array) -> Array:
         """Apply `triplet_margin_loss`."""
-        settings = {"margin": self.margin, "p": self.p, "eps": self.eps, "swap": self.swap}
+        settings: dict[str, Any] = {"margin": self.margin, "p": self.p, "eps": self.eps, "swap": self.swap}
         call = FUNCTIONS["triplet_margin_loss"]
         return call(anchor, positive, negative, **settings, reduction=self.reduction)  # type: ignore[no-any-return]

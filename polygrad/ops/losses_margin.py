@@ -185,6 +185,9 @@ def cosine_embedding_loss(xp: Any, x1: Any, x2: Any, target: Any, /, margin: Any
     return reduced(xp, xp.where(xp.equal(y, 1), 1.0 - cos, xp.relu(cos - margin)), reduction, dtype)
 
 
+_TRIPLETS: tuple[dict[str, Any], ...] = ({}, {"swap": True}, {"p": 3.0})
+
+
 def _triplet_reference(
     np: Any,
     a: Any,
@@ -206,7 +209,7 @@ def _triplet_reference(
     reference=_triplet_reference,
     samples=lambda draw: [
         (tuple(draw.array((5, 3), -1, 1) for _ in range(3)), {"reduction": how, "margin": 2.5, **more})
-        for how, more in zip(REDUCTIONS, ({}, {"swap": True}, {"p": 3.0}), strict=True)
+        for how, more in zip(REDUCTIONS, _TRIPLETS, strict=True)
     ],
     tolerance=4.0,  # a difference of distances
 )

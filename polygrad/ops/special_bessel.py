@@ -3,8 +3,8 @@
 Here: i0, i0e, i1, i1e.
 Not here: Bessel functions of other kinds.
 
-Up to 8 they are power series in (x / 2) ** 2, shortened; beyond, e ** |x| / sqrt(|x|) times a polynomial of 1 / |x|. The
-polynomials interpolate at Chebyshev nodes with 50 digits; coefficients stand from the lowest power up.
+Up to 8 they are power series in (x / 2) ** 2, shortened; beyond, e ** |x| / sqrt(|x|) times a polynomial of 1 / |x|.
+The polynomials interpolate at Chebyshev nodes with 50 digits; coefficients stand from the lowest power up.
 """
 
 from typing import Any

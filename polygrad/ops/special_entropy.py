@@ -12,7 +12,7 @@ from typing import Any
 
 from polygrad.ops.composite import draw_numbers
 from polygrad.ops.internal import cast
-from polygrad.ops.special_gamma import float_pair
+from polygrad.ops.special_gamma import float_operands
 from polygrad.ops.special_reference import by_mpmath
 from polygrad.ops.statistics import wide
 from polygrad.ops.table import composite, elementwise
@@ -69,11 +69,21 @@ def _x_times(name: str) -> Any:
         lambda xp, g, out, x, y: xp.multiply_no_nan(xp.log(y), g),
         lambda xp, g, out, x, y: xp.multiply_no_nan(1.0 / y, g * x),
     ),
+    public=False,
+)
+def xlogy_(xp: Any, x: Any, y: Any, /) -> Any:
+    """x log(y), 0 where x is 0 and y is not NaN, of two floats of one dtype."""
+    return x * xp.log(y)
+
+
+@composite(
+    reference=lambda np, x, y: x * np.log(y),
+    samples=lambda draw: draw.elementwise(((-2.0, 2.0), (0.2, 3.0))),
     where="special",
 )
 def xlogy(xp: Any, x: Any, y: Any, /) -> Any:
     """x log(y), 0 where x is 0 and y is not NaN."""
-    return x * xp.log(y)
+    return xp.xlogy_(*float_operands(xp, "xlogy", x, y))
 
 
 @elementwise(
@@ -84,11 +94,21 @@ def xlogy(xp: Any, x: Any, y: Any, /) -> Any:
         lambda xp, g, out, x, y: xp.multiply_no_nan(xp.log1p(y), g),
         lambda xp, g, out, x, y: xp.multiply_no_nan(1.0 / (1.0 + y), g * x),
     ),
+    public=False,
+)
+def xlog1py_(xp: Any, x: Any, y: Any, /) -> Any:
+    """x log(1 + y), 0 where x is 0 and y is not NaN, of two floats of one dtype."""
+    return x * xp.log1p(y)
+
+
+@composite(
+    reference=lambda np, x, y: x * np.log1p(y),
+    samples=lambda draw: draw.elementwise(((-2.0, 2.0), (-0.8, 2.0))),
     where="special",
 )
 def xlog1py(xp: Any, x: Any, y: Any, /) -> Any:
     """x log(1 + y), 0 where x is 0 and y is not NaN."""
-    return x * xp.log1p(y)
+    return xp.xlog1py_(*float_operands(xp, "xlog1py", x, y))
 
 
 def _entr(x: Value) -> Value:
@@ -130,12 +150,22 @@ def _entropy_reference(_np: Any, x: Any, y: Any) -> Any:
         lambda xp, g, out, x, y: xp.multiply_no_nan(xp.log(x) - xp.log(y) + 1.0, g),
         lambda xp, g, out, x, y: xp.multiply_no_nan(-1.0 / y, g * x),
     ),
-    where="special",
+    public=False,
     long=True,
+)
+def rel_entr_(xp: Any, x: Any, y: Any, /) -> Any:
+    """x log(x / y), 0 where x is 0 and y is not negative, inf where either is negative, of two floats of one dtype."""
+    return _entropy_reference(xp, x, y)
+
+
+@composite(
+    reference=lambda np, x, y: _entropy_reference(np, x, y),
+    samples=lambda draw: draw.elementwise(((0.2, 3.0), (0.2, 3.0))),
+    where="special",
 )
 def rel_entr(xp: Any, x: Any, y: Any, /) -> Any:
     """x log(x / y), 0 where x is 0 and y is not negative, inf where either is negative: summed, the divergence."""
-    return _entropy_reference(xp, x, y)
+    return xp.rel_entr_(*float_operands(xp, "rel_entr", x, y))
 
 
 @composite(
@@ -145,9 +175,9 @@ def rel_entr(xp: Any, x: Any, y: Any, /) -> Any:
 )
 def special_kl_div(xp: Any, x: Any, y: Any, /) -> Any:
     """x log(x / y) - x + y, which is not negative; inf where either is negative."""
-    x, y = float_pair(xp, "kl_div", x, y)
+    x, y = float_operands(xp, "kl_div", x, y)
     p, q = wide(xp, x), wide(xp, y)
-    value = xp.rel_entr(p, q)
+    value = xp.rel_entr_(p, q)
     infinite = xp.equal(value, float("inf"))
     return cast(xp, xp.where(infinite, value, value + xp.where(infinite, 0.0, q - p)), x.dtype)
 
@@ -163,7 +193,7 @@ def _huber_reference(np: Any, delta: Any, r: Any) -> Any:
 )
 def huber(xp: Any, delta: Any, r: Any, /) -> Any:
     """r * r / 2 up to |r| = delta, then a straight line; inf where delta is negative."""
-    delta, r = float_pair(xp, "huber", delta, r)
+    delta, r = float_operands(xp, "huber", delta, r)
     d, v = wide(xp, delta), wide(xp, r)
     size = xp.abs(v)
     value = xp.where(size <= d, 0.5 * v * v, d * (size - 0.5 * d))
@@ -176,8 +206,8 @@ def huber(xp: Any, delta: Any, r: Any, /) -> Any:
     where="special",
 )
 def pseudo_huber(xp: Any, delta: Any, r: Any, /) -> Any:
-    """delta ** 2 (sqrt(1 + (r / delta) ** 2) - 1), without cancellation; 0 where delta is 0, inf where it is negative."""
-    delta, r = float_pair(xp, "pseudo_huber", delta, r)
+    """delta ** 2 (sqrt(1 + (r / delta) ** 2) - 1); 0 where delta is 0, inf where it is negative."""
+    delta, r = float_operands(xp, "pseudo_huber", delta, r)
     d, v = wide(xp, delta), wide(xp, r)
     zero = xp.equal(d, 0.0)
     u = v / xp.where(zero, 1.0, d)

@@ -1,12 +1,12 @@
 """The gamma function's family: ``pg.special``.
 
-Here: gamma, gammaln, digamma (psi), polygamma, zeta, betaln, and the remainder of Stirling's series.
+Here: gamma, gammaln, digamma (psi), polygamma, betaln, and the remainder of Stirling's series.
 Not here: incomplete gamma and beta functions (`special_incomplete.py`).
 
 From 8 on each is an asymptotic series, whose part in 1 / x ** 2 is a polynomial of that; below 8 the argument is moved
 by whole steps, exactly, to an interval where the function is a polynomial: of gammaln to [3/2, 5/2], times its zero at
-2, of digamma to [1, 2], times its zero at 1.4616.... Left of 0 stand the reflection formulas. Polynomials interpolate at
-Chebyshev nodes with 50 digits; coefficients stand from the lowest power up. Formulas: DLMF 5.5, 5.11, 5.15, 25.11.
+2, of digamma to [1, 2], times its zero at 1.4616.... Left of 0 stand the reflection formulas. Polynomials interpolate
+at Chebyshev nodes with 50 digits; coefficients stand from the lowest power up. Formulas: DLMF 5.5, 5.11, 5.15, 25.11.
 """
 
 import functools
@@ -79,6 +79,14 @@ TRIGAMMA: Coefficients = {
         -0.2523946862734603, 1.1093601965597248, -4.575304142113963
     ),
 }  # fmt: skip
+# sin(pi r) / r as a polynomial of r * r, for |r| <= 1/2
+SINE: Coefficients = {
+    "float32": (3.14159264, -5.16771008, 2.55007739, -0.5982904113, 0.07765591228),
+    "float64": (
+        3.141592653589793, -5.167712780049969, 2.5501640398773007, -0.5992645293189447, 0.0821458865731029,
+        -0.007370430505916944, 0.0004662998161898394, -2.1903497074626018e-05, 7.697826768224191e-07
+    ),
+}  # fmt: skip
 # the zero of digamma in two parts
 ZERO = {"float32": (1.4616321325302124, 1.243814994e-08), "float64": (1.4616321449683622, 9.549995429965697e-17)}
 
@@ -86,7 +94,7 @@ ZERO = {"float32": (1.4616321325302124, 1.243814994e-08), "float64": (1.46163214
 def _sine(x: Value) -> tuple[Value, Value]:
     """Return x less the nearest integer, exactly, and sin(pi times that)."""
     r = x - x.op("round")
-    return r, (r * math.pi).op("sin")
+    return r, r * polynomial(r * r, SINE)
 
 
 def _near_two(y: Value) -> tuple[Value, Value]:
@@ -154,9 +162,7 @@ def _remainder(x: Value) -> Value:
 )
 def stirling_(xp: Any, x: Any, /) -> Any:
     """gammaln(x) less (x - 1/2) log(x) - x + log(2 pi) / 2, for x > 0."""
-    return by_mpmath(
-        lambda mp, v: mp.loggamma(v) - ((v - mp.mpf(1) / 2) * mp.log(v) - v + mp.log(2 * mp.pi) / 2), x
-    )
+    return by_mpmath(lambda mp, v: mp.loggamma(v) - ((v - mp.mpf(1) / 2) * mp.log(v) - v + mp.log(2 * mp.pi) / 2), x)
 
 
 def _gamma(x: Value) -> Value:
@@ -204,7 +210,8 @@ def _digamma(x: Value) -> Value:
     far = y.op("log") - u * (0.5 + u * polynomial(u * u, DIGAMMA_FAR))
     value = where(y < FAR, near, far)
     r, sine = _sine(x)
-    pole = math.pi * (r * math.pi).op("cos") / sine
+    turned = 0.5 - r.op("absolute")
+    pole = math.pi * (turned * polynomial(turned * turned, SINE)) / sine  # the cosine is the sine from there
     return where(negative, where(r.equals(0.0), math.nan, value - pole), value)
 
 
@@ -221,7 +228,9 @@ def digamma(xp: Any, x: Any, /) -> Any:
     return by_mpmath(lambda mp, v: mp.psi(0, v), x)
 
 
-@composite(reference=lambda np, x: digamma.body(np, x), samples=lambda draw: draw.elementwise(((0.3, 9.5),)), where="special")
+@composite(
+    reference=lambda np, x: digamma.body(np, x), samples=lambda draw: draw.elementwise(((0.3, 9.5),)), where="special"
+)
 def psi(xp: Any, x: Any, /) -> Any:
     """Digamma under SciPy's name: the derivative of gammaln."""
     return xp.digamma(x)
@@ -279,13 +288,14 @@ def _zeta(s: Value, q: Value) -> Value:
     for k in range(ZETA_STEPS - 1, -1, -1):  # the smallest first
         value = value + (q + float(k)).op("pow", -s)
     value = where(s.equals(1.0), math.inf, where(s < 1.0, math.nan, value))
-    return where(q.equals(0.0), math.inf, where(q < 0.0, math.nan, value))
+    pole = where(s > 1.0, s.like(math.inf), math.nan)
+    return where(q < 0.0, where(q.equals(q.op("floor")), pole, math.nan), where(q.equals(0.0), pole, value))
 
 
 def _no_slope_by_order(xp: Any, g: Any, out: Any, s: Any, q: Any) -> Any:
     raise GradError(
-        "cannot differentiate zeta by its first operand, the exponent: only the derivative by the second is known; "
-        "detach the first with .detach()"
+        "cannot differentiate the zeta function by its exponent, only by its second operand: detach the exponent with "
+        ".detach()"
     )
 
 
@@ -306,18 +316,13 @@ def zeta_(xp: Any, s: Any, q: Any, /) -> Any:
     return _zeta_reference(xp, s, q)
 
 
-@composite(
-    reference=lambda np, x: _zeta_reference(np, x, 1.0),
-    samples=lambda draw: draw.elementwise(((1.5, 6.0),)),
-    differentiable=False,
-    where="special",
-)
-def zeta(xp: Any, x: Any, /, q: Any = 1.0) -> Any:
-    """The zeta function of Hurwitz, the sum of (k + q) ** -x, for x > 1 and q > 0; of Riemann if no q is given.
-
-    NaN for a negative q, and for x < 1. Only the derivative by q exists; that by x is refused.
-    """
-    return xp.zeta_(x, q)
+def float_operands(xp: Any, name: str, *operands: Any) -> list[Any]:
+    """Return operands as nodes of one float dtype; an array of integers counts as float64, as SciPy has it."""
+    nodes = [floating(xp, name, node) for node in xp.as_nodes(*operands)]
+    dtype = nodes[0].dtype
+    for node in nodes[1:]:
+        dtype = dtypes.promote(dtype, node.dtype)
+    return [cast(xp, node, dtype) for node in nodes]
 
 
 def _order(n: int) -> float:
@@ -365,13 +370,14 @@ def _cotangent_slopes(n: int) -> tuple[float, ...]:
 
 def _polygamma_of_arrays(xp: Any, n: Any, x: Any) -> Any:
     """Return polygamma for orders in an array, which the host has to see; NaN where one is negative or broken."""
-    n, x = xp.as_nodes(n, x)
+    n, x = float_operands(xp, "polygamma", n, x)
     if n.mask:
         raise GradError("cannot differentiate polygamma by its order, which is an integer: detach it with .detach()")
-    x = floating(xp, "polygamma", x)
     last = 0 if 0 in n.shape else int(xp.look_(cast(xp, xp.max(xp.where(xp.isnan(n), 0, n)), dtypes.int64)))
     if last > MOST_IN_ARRAYS:
-        raise ShapeError(f"cannot take polygamma of order {last} from an array of orders: it is {MOST_IN_ARRAYS} at most")
+        raise ShapeError(
+            f"cannot take polygamma of order {last} from an array of orders: it is {MOST_IN_ARRAYS} at most"
+        )
     value = xp.full_of(float("nan"), x)
     for order in range(last + 1):
         value = xp.where(xp.equal(n, order), xp.polygamma(order, x), value)
@@ -432,12 +438,6 @@ def betaln_(xp: Any, value: Any, a: Any, b: Any, /) -> Any:
 )
 def betaln(xp: Any, a: Any, b: Any, /) -> Any:
     """The logarithm of |B(a, b)|, where B(a, b) = gamma(a) gamma(b) / gamma(a + b)."""
-    a, b = float_pair(xp, "betaln", a, b)
+    a, b = float_operands(xp, "betaln", a, b)
     p, q = wide(xp, a), wide(xp, b)
     return cast(xp, xp.betaln_(xp.stop_gradient(_betaln_value(xp, p, q)), p, q), a.dtype)
-
-
-def float_pair(xp: Any, name: str, a: Any, b: Any) -> Any:
-    """Return two operands of one float dtype, integers as float64."""
-    a, b = xp.pair(name, a, b)
-    return floating(xp, name, a), floating(xp, name, b)

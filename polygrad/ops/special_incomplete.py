@@ -3,17 +3,18 @@
 Here: gammainc, gammaincc, chdtr, chdtrc, betainc, betaincc, stdtr, stdtrit.
 Not here: the gamma function itself (`special_gamma.py`).
 
-The smaller side of each is an integral from the operand x away from the mean, where the integrand falls from 1:
+The smaller side of each is an integral from the operand x away from the mean, where the integrand falls from 1. Over
+w > 0, with y = 1 - x and z = x / y:
 
     P(a, x)    = x ** a e ** -x / gamma(a) * integral of e ** (-a w - x expm1(-w))
     Q(a, x)    = the same factor           * integral of e ** ((a - 1) log1p(w) - x w)
-    I(a, b, x) = x ** a y ** (b - 1) / B(a, b) * integral of e ** (-a w + (b - 1) log1p(-z expm1(-w))),  y = 1 - x, z = x / y
+    I(a, b, x) = x ** a y ** (b - 1) / B(a, b) * integral of e ** (-a w + (b - 1) log1p(-z expm1(-w)))
 
-over w > 0. The trapezoidal rule in s, with w = scale * exp(s - exp(-s)), converges exponentially (Takahasi and Mori,
-"Double exponential formulas for numerical integration", 1974): 64 nodes give 1e-14, for all operands alike, and they are
-an axis that is summed over, so that a kernel stays small. Below a = 1 the recurrence in a comes first. The factor is
-made of deviations from the mean and Stirling's remainders, so that its large terms do not cancel. Derivatives by x are
-the densities; those by a and b are integrals of the same kind.
+The trapezoidal rule in s, with w = scale * exp(s - exp(-s)), converges exponentially (Takahasi and Mori, "Double
+exponential formulas for numerical integration", 1974): 64 nodes give 1e-14, for all operands alike, and they are an
+axis that is summed over, so that a kernel stays small. Below a = 1 the recurrence in a comes first. The factor is made
+of deviations from the mean and Stirling's remainders, so that its large terms do not cancel. Derivatives by x are the
+densities; those by a and b are integrals of the same kind.
 """
 
 import math
@@ -21,9 +22,9 @@ from typing import Any
 
 from polygrad import dtypes, shapes
 from polygrad.ops.internal import cast
-from polygrad.ops.special_gamma import HALF_LOG_TWO_PI
+from polygrad.ops.special_gamma import HALF_LOG_TWO_PI, float_operands
 from polygrad.ops.special_reference import by_mpmath
-from polygrad.ops.statistics import floating, wide
+from polygrad.ops.statistics import wide
 from polygrad.ops.table import composite, elementwise
 
 FLOAT = "float"
@@ -35,13 +36,10 @@ LIMIT = {dtypes.float32: 1e15, dtypes.float64: 1e150}  # of |t| in Student's dis
 
 def _together(xp: Any, name: str, *operands: Any) -> Any:
     """Return operands as nodes of one float dtype and shape, 16-bit ones as float32, and their dtype."""
-    nodes = xp.as_nodes(*operands)
+    nodes = float_operands(xp, name, *operands)
     dtype = nodes[0].dtype
-    for node in nodes[1:]:
-        dtype = dtypes.promote(dtype, node.dtype)
-    first = floating(xp, name, cast(xp, nodes[0], dtype))
-    nodes = xp.broadcast_arrays(*[wide(xp, cast(xp, n, first.dtype)) for n in nodes])
-    return nodes, first.dtype
+    nodes = xp.broadcast_arrays(*[wide(xp, n) for n in nodes])
+    return nodes, dtype
 
 
 def _rule(xp: Any, scale: Any) -> tuple[Any, Any]:
@@ -138,7 +136,7 @@ def _gamma_density(xp: Any, a: Any, x: Any) -> Any:
     p, v = xp.where(near, a, 1.0), xp.where(near, 1.0, x)
     v = xp.where(xp.equal(v, 0.0), 1.0, v)
     near_x = xp.where(xp.equal(x, float("inf")), LARGE, x)  # where the density is 0, without inf - inf
-    direct = xp.exp(xp.xlogy(p - 1.0, near_x) - near_x - xp.gammaln(p))
+    direct = xp.exp(xp.xlogy_(p - 1.0, near_x) - near_x - xp.gammaln(p))
     far = xp.where(xp.equal(x, 0.0), 0.0, _gamma_factor(xp, xp.where(near, 1.0, a), v) / v)
     return xp.where(near, direct, far)
 
@@ -185,8 +183,7 @@ GAMMA_SAMPLES = ((0.3, 9.0), (0.05, 12.0))
 def gammainc(xp: Any, a: Any, x: Any, /) -> Any:
     """The lower incomplete gamma function P(a, x), regularized, for a >= 0 and x >= 0.
 
-    Where x is much less than 1 and much less than a is not, P is accurate; Q = 1 - P of `gammaincc` has then an error of
-    a rounding of 1.
+    Where P is near 1 because a is small, `gammaincc` is 1 - P, with the error of a rounding of 1.
     """
     (a, x), dtype = _together(xp, "gammainc", a, x)
     return cast(xp, xp.gammainc_(xp.stop_gradient(_gamma_value(xp, a, x, True)), a, x), dtype)
@@ -213,7 +210,7 @@ CHI_SAMPLES = ((0.6, 9.0), (0.1, 12.0))
 )
 def chdtr(xp: Any, v: Any, x: Any, /) -> Any:
     """The chi square distribution function with v degrees of freedom: P(v / 2, x / 2)."""
-    v, x = xp.as_nodes(v, x)
+    v, x = float_operands(xp, "chdtr", v, x)
     return xp.gammainc(v * 0.5, x * 0.5)
 
 
@@ -224,7 +221,7 @@ def chdtr(xp: Any, v: Any, x: Any, /) -> Any:
 )
 def chdtrc(xp: Any, v: Any, x: Any, /) -> Any:
     """1 - chdtr(v, x), accurate where that is small."""
-    v, x = xp.as_nodes(v, x)
+    v, x = float_operands(xp, "chdtrc", v, x)
     return xp.gammaincc(v * 0.5, x * 0.5)
 
 
@@ -297,7 +294,7 @@ def _beta_density(xp: Any, a: Any, b: Any, x: Any) -> Any:
     p, q, v, w, inside = _beta_safe(xp, a, b, x, y)
     at_end = xp.bitwise_or(xp.equal(x, 0.0), xp.equal(y, 0.0))
     e, f, u = xp.where(inside, 1.0, a), xp.where(inside, 1.0, b), xp.where(at_end, x, 0.0)
-    end = xp.exp(xp.xlogy(e - 1.0, u) + xp.xlog1py(f - 1.0, -u) - xp.betaln(e, f))
+    end = xp.exp(xp.xlogy_(e - 1.0, u) + xp.xlog1py_(f - 1.0, -u) - xp.betaln(e, f))
     return xp.where(inside, _beta_factor(xp, p, q, v, w) / (v * w), xp.where(at_end, end, float("nan")))
 
 

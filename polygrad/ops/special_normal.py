@@ -3,12 +3,12 @@
 Here: erfc, erfcx, ndtr, log_ndtr, ndtri, erfinv, erfcinv. `erf` itself is an instruction (`elementwise.py`).
 Not here: what belongs to gamma, beta and Bessel functions.
 
-e ** (x * x) erfc(x) is smooth for x >= 0: times 1 + 2x it is a polynomial of (x - 3) / (x + 3) (Shepherd and Laframboise,
-"Chebyshev approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x < inf", 1981), here interpolated at Chebyshev nodes with
-50 digits. e ** -(x * x) is made of two exponentials, one of the exact square of x cut to sixteenths, as Cody has it
-("Rational Chebyshev approximations for the error function", 1969), so that the rounding of x * x does not count. The
-inverses are rational functions on the three intervals of Wichura ("Algorithm AS 241", 1988), fitted by weighted least
-squares repeated (Lawson, 1961). Coefficients stand from the lowest power up.
+e ** (x * x) erfc(x) is smooth for x >= 0: times 1 + 2x it is a polynomial of (x - 3) / (x + 3) (Shepherd and
+Laframboise, "Chebyshev approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x < inf", 1981), here interpolated at
+Chebyshev nodes with 50 digits. e ** -(x * x) is made of two exponentials, one of the exact square of x cut to
+sixteenths, as Cody has it ("Rational Chebyshev approximations for the error function", 1969), so that the rounding of x
+* x does not count. The inverses are rational functions on the three intervals of Wichura ("Algorithm AS 241", 1988),
+fitted by weighted least squares repeated (Lawson, 1961). Coefficients stand from the lowest power up.
 """
 
 import math
@@ -139,9 +139,7 @@ def _erfcx_slope(xp: Any, g: Any, out: Any, x: Any) -> Any:
     return g * xp.where(far, -TWO_OVER_ROOT_PI * u * series, 2.0 * near * out - TWO_OVER_ROOT_PI)
 
 
-@elementwise(
-    kinds=FLOAT, domain=(-2.0, 4.0), lower=kernel(_erfcx), vjp=(_erfcx_slope,), where="special", long=True
-)
+@elementwise(kinds=FLOAT, domain=(-2.0, 4.0), lower=kernel(_erfcx), vjp=(_erfcx_slope,), where="special", long=True)
 def erfcx(xp: Any, x: Any, /) -> Any:
     """e ** (x * x) erfc(x), which does not underflow."""
     return by_mpmath(lambda mp, v: mp.exp(v * v) * mp.erfc(v), x)

@@ -289,7 +289,7 @@ def composite(
     slopes: tuple[Rule, ...] | None = None,
     where: str = "main",
 ) -> Callable[[Callable[..., Any]], Op]:
-    """Declare an op written over `xp`, shown in the namespaces that *where* names: main, linalg, fft, special, or several.
+    """Declare an op written over `xp`, shown in the namespaces that *where* names: main, linalg, fft, special, several.
 
     *reference* takes the same arguments as NumPy arrays; it is None only where a test by hand exists.
     """

@@ -321,7 +321,7 @@ class Optimizer:
         decay = 0.0 if getattr(parameter, "no_decay", False) else float(group.get("weight_decay", 0.0))
         new, arrays = self.update(value, slope, {"step": before["step"] + 1, **here}, group, decay)
         state = {"step": before["step"] + 1, **{k: arrays[k] for k in self.slots}}
-        if master is not None:
+        if MASTER in self._slots(parameter):  # which a model that was moved to 16 bits since has not had yet
             state[MASTER] = new
         return new.astype(parameter.dtype, copy=False), state
 

@@ -139,11 +139,11 @@ class Fusion:
         declared = frozenset(info.scalar_ops)
         count = emitted(op, dtype, declared) if op.long else instructions(op.instr, dtype, declared)
         if count + len(node.parents) > info.limits.max_instructions:
-            why = f"it takes {count} instructions" if op.long else f"made of the mandatory ops it takes {count} instructions"
-            what = f"cannot hold {op.name!r} in a kernel" if op.long else f"does not declare {op.instr!r}"
+            what = f"has no room for {op.name!r}" if op.long else f"does not declare {op.instr!r}"
             raise UnsupportedOp(
-                f"{info.device} {what}; {why} on {dtype}, and a kernel there holds {info.limits.max_instructions}: "
-                "compute it on another device with .to_device(...)"
+                f"{info.device} {what}; made of {'its own' if op.long else 'the mandatory'} ops it takes {count} "
+                f"instructions on {dtype}, and a kernel there holds {info.limits.max_instructions}: compute it on "
+                "another device with .to_device(...)"
             )
         return count - 1
 

@@ -208,7 +208,7 @@ def _variation(
             varies = [k == place.get(instr.attr, -1) for k in range(rank)]
         elif instr.op == "reduce":
             varies = [v and not reduced[k] for k, v in enumerate(varies)]
-        elif position in stored and source.may_be_direct(kernel, position):
+        if position in stored and source.may_be_direct(kernel, position):
             varies = [v or strides[stored[position]][k] != 0 for k, v in enumerate(varies)]
         found.append(tuple(varies))
     return tuple(found)

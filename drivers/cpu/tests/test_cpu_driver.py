@@ -263,6 +263,25 @@ def test_rows_are_gathered_wrapped_and_bad_indices_reported():
     assert status.tolist() == [77, 1, -6, -1]
 
 
+def test_a_gathered_constant_that_is_stored_may_be_computed_with():
+    views = [
+        View(0, "float64", (0,), gathers=1),
+        View(1, "float64", (1,)),
+        View(3, "float64", (1,)),
+        View(4, "float64", (1,)),
+    ]
+    body = [
+        Instr("const", "int64", (), 2), Instr("load", "float64", (0,), 0), Instr("load", "float64", (), 1),
+        Instr("add", "float64", (1, 1)), Instr("multiply", "float64", (3, 2)),
+    ]  # fmt: skip
+    kernel = kernel_of(1, 0, views, body, [Store(1, 2), Store(4, 3)], status=2)
+    table, x = np.arange(5.0), np.arange(7.0)
+    status, taken, out = np.zeros(4, np.int32), np.zeros(7), np.zeros(7)
+    run(kernel, [table, x, status, taken, out], (7, 0, 1, 5, 0, 0, 0, 77))
+    np.testing.assert_array_equal(taken, np.full(7, 2.0))
+    np.testing.assert_array_equal(out, 4 * x)
+
+
 def test_a_structure_is_built_once_and_new_extents_build_nothing():
     kernel = softmax((None, 1))._replace(scalars=("float32",))  # a structure that no other test has
     before = builds()

@@ -1,0 +1,125 @@
+"""What clipping inside a step, reading ahead, and orders without lists save, as ratios.
+
+    python benchmarks/training.py cpu:0
+
+Each ratio is of two times of one process that takes turns; a time is the best of many.
+
+Here: the optimiser's step, the loader.
+Not here: layers and kernels (the other benchmarks).
+"""
+
+import argparse
+import random
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+import polygrad as pg
+
+SHAPES = [(1024, 1024), (1024,)] * 8  # of parameters
+WORK = 0.004  # seconds a batch, of reading and of training
+
+
+def turns(first: Callable[[], object], second: Callable[[], object], seconds: float) -> tuple[float, float]:
+    """Return the shortest times of two functions that take turns."""
+    first(), second()
+    best = [float("inf"), float("inf")]
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for k, function in enumerate((first, second)):
+            began = time.perf_counter()
+            function()
+            best[k] = min(best[k], time.perf_counter() - began)
+    return best[0], best[1]
+
+
+def clipping() -> tuple[Callable[[], object], Callable[[], object]]:
+    """Return a step after clipped gradients were computed, and one that clips."""
+    parameters = [pg.nn.Parameter(np.ones(s, dtype="float32")) for s in SHAPES]
+    grads = [pg.full(s, 0.5, dtype=pg.float32) for s in SHAPES]
+    pg.realize(grads)
+    optimiser = pg.optim.AdamW(parameters, lr=1e-6)
+
+    def apart() -> None:
+        clipped, norm = pg.optim.clip_by_global_norm(grads, 1.0)
+        pg.realize(clipped, norm)
+        optimiser.step(clipped)
+        pg.synchronize()
+
+    def inside() -> None:
+        optimiser.step(grads, max_norm=1.0)
+        pg.synchronize()
+
+    return apart, inside
+
+
+def launches(*steps: Callable[[], object]) -> list[int]:
+    """Return how many launches each step takes."""
+    out = []
+    for step in steps:
+        step()
+        with pg.launch_counter() as c:
+            step()
+        out.append(c.total)
+    return out
+
+
+class Slow(pg.data.Dataset):
+    """Samples that take their time, as files do."""
+
+    def __len__(self) -> int:
+        """Return how many."""
+        return 20
+
+    def __getitem__(self, k: int) -> np.ndarray:
+        """Wait, and return a sample."""
+        time.sleep(WORK)
+        return np.full(1000, k, dtype="float32")
+
+
+def reading() -> tuple[Callable[[], object], Callable[[], object]]:
+    """Return an epoch that reads when asked, and one that reads ahead."""
+
+    def epoch(prefetch: int) -> None:
+        for _ in pg.data.DataLoader(Slow(), prefetch_factor=prefetch):
+            time.sleep(WORK)  # the device is at work
+
+    return lambda: epoch(0), lambda: epoch(2)
+
+
+def shuffling(n: int = 1_000_000, used: int = 3200) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Return a shuffled list of which the first 100 batches are taken, and those elements of a permutation."""
+
+    def listed() -> list[int]:
+        order = list(range(n))
+        random.Random(1).shuffle(order)
+        return order[:used]
+
+    def computed() -> list[int]:
+        order = pg.data.Permutation(n, key=1)
+        return [order[k] for k in range(used)]
+
+    return listed, computed
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("device", nargs="?", default="cpu:0")
+    parser.add_argument("--seconds", type=float, default=2.0)
+    given = parser.parse_args()
+    print(
+        f"{pg.set_device(given.device)}: launches of clipping apart and inside: {launches(*clipping())}; times in ms, and the ratio of the first to the second"
+    )
+    for name, (first, second) in {
+        "clip, then step | step(max_norm=)": clipping(),
+        "read when asked | prefetch_factor=2": reading(),
+        "shuffled list | Permutation, 3200 of 1e6": shuffling(),
+    }.items():
+        a, b = turns(first, second, given.seconds)
+        print(f"{name:44s} {a * 1e3:9.2f} {b * 1e3:9.2f} {a / b:6.2f}")
+
+
+if __name__ == "__main__":
+    main()
