@@ -109,9 +109,8 @@ def main() -> None:
     parser.add_argument("device", nargs="?", default="cpu:0")
     parser.add_argument("--seconds", type=float, default=2.0)
     given = parser.parse_args()
-    print(
-        f"{pg.set_device(given.device)}: launches of clipping apart and inside: {launches(*clipping())}; times in ms, and the ratio of the first to the second"
-    )
+    print(f"{pg.set_device(given.device)}: launches of clipping apart and inside: {launches(*clipping())}")
+    print("times in ms, and the ratio of the first to the second")
     for name, (first, second) in {
         "clip, then step | step(max_norm=)": clipping(),
         "read when asked | prefetch_factor=2": reading(),

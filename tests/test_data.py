@@ -411,6 +411,9 @@ def test_random_windows_change_with_the_epoch_and_can_be_resumed(tmp_path):
     other.load_state_dict({**loader.state_dict(), "epoch": 1, "batch": 2})
     assert [b[0].tolist() for b in other] == second[2:]
     other.close()
+    parts = D.ConcatDataset([D.Subset(file.random_windows(10, samples=12, seed=3), range(6)), numbers(2)])
+    parts.set_epoch(1)
+    assert parts[0][0].tolist() == second[0][0]  # sets made of others pass the epoch on
     starts = {file.random_windows(999, 50).start(k) for k in range(50)}
     assert starts == {0}  # the last window's successor is the last token
 

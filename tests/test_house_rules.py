@@ -97,7 +97,9 @@ def test_the_readme_says_the_two_commands():
 def test_every_public_function_and_class_has_a_docstring():
     import polygrad as pg
 
-    places = {"pg": pg, "pg.nn": pg.nn, "pg.optim": pg.optim, "pg.io": pg.io, "pg.random": pg.random}
+    places = {
+        "pg": pg, "pg.nn": pg.nn, "pg.optim": pg.optim, "pg.data": pg.data, "pg.io": pg.io, "pg.random": pg.random
+    }  # fmt: skip
     bare = [
         f"{place}.{n}"
         for place, module in places.items()
@@ -113,8 +115,8 @@ def test_importing_polygrad_loads_no_driver_and_nothing_heavy():
     code = (
         "import sys, polygrad\n"
         "heavy = ('polygrad_cpu', 'polygrad_opencl', 'polygrad_cuda', 'pyopencl', 'cupy', 'scipy', 'safetensors', "
-        "'torch', 'pytest',\n"
-        "         'polygrad.nn', 'polygrad.optim', 'polygrad.io', 'polygrad.testing', 'polygrad.cli')\n"
+        "'torch', 'pytest', 'polygrad.nn',\n"
+        "         'polygrad.optim', 'polygrad.data', 'polygrad.io', 'polygrad.testing', 'polygrad.cli')\n"
         "print(*[m for m in heavy if m in sys.modules])\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

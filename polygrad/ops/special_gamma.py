@@ -306,7 +306,7 @@ def _zeta_reference(_np: Any, s: Any, q: Any) -> Any:
 @elementwise(
     kinds=FLOAT,
     public=False,
-    domain=((1.5, 6.0), (0.3, 5.0)),
+    domain=None,
     lower=kernel(_zeta),
     vjp=(_no_slope_by_order, lambda xp, g, out, s, q: -g * s * xp.zeta_(xp.stop_gradient(s) + 1.0, q)),
     long=True,
@@ -418,7 +418,7 @@ def _betaln_value(xp: Any, a: Any, b: Any) -> Any:
 @elementwise(
     kinds=FLOAT,
     public=False,
-    domain=((0.5, 2.0), (0.5, 4.0), (0.5, 4.0)),
+    domain=None,
     lower=lambda b, value, *_: value,
     vjp=(
         None,

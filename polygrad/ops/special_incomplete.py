@@ -159,7 +159,7 @@ def _known(xp: Any, value: Any, *_operands: Any) -> Any:
 @elementwise(
     kinds=FLOAT,
     public=False,
-    domain=((0.1, 0.9), (0.5, 4.0), (0.5, 4.0)),
+    domain=None,
     lower=lambda b, value, *_: value,
     vjp=(
         None,
@@ -319,7 +319,7 @@ def _beta_by_orders(xp: Any, a: Any, b: Any, x: Any, y: Any) -> tuple[Any, Any]:
 @elementwise(
     kinds=FLOAT,
     public=False,
-    domain=((0.1, 0.9), (0.5, 4.0), (0.5, 4.0), (0.1, 0.9)),
+    domain=None,
     lower=lambda b, value, *_: value,
     vjp=(
         None,
@@ -403,7 +403,7 @@ def _student_by_freedom(xp: Any, df: Any, t: Any) -> Any:
 @elementwise(
     kinds=FLOAT,
     public=False,
-    domain=((0.1, 0.9), (0.5, 9.0), (-3.0, 3.0)),
+    domain=None,
     lower=lambda b, value, *_: value,
     vjp=(
         None,
@@ -473,7 +473,7 @@ def _student_quantile(xp: Any, df: Any, p: Any) -> Any:
 @elementwise(
     kinds=FLOAT,
     public=False,
-    domain=((-1.0, 1.0), (0.8, 9.0), (0.05, 0.95)),
+    domain=None,
     lower=lambda b, value, *_: value,
     second=False,  # the slopes are at the value given, not at that of the operands, so differences do not see them
     vjp=(

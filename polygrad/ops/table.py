@@ -143,14 +143,15 @@ def elementwise(
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare an op of one IR instruction, or of those that ``lower(builder, *values)`` emits: *long* if they are many.
 
-    *domain* is where its operands are drawn from in tests: one pair, or one for each operand.
+    *domain* is where its operands are drawn from in tests: one pair, or one for each operand; None: it is tested by the
+    function that is made of it.
     """
 
     def declare(body: Callable[..., Any]) -> Op:
         arity = len(inspect.signature(body).parameters) - 1
         if vjp is not None and len(vjp) != arity:
             raise TypeError(f"op {body.__name__!r} takes {arity} operands but has {len(vjp)} derivative rules")
-        pairs = domain if isinstance(domain[0], tuple) else (domain,) * arity
+        pairs = domain if domain is None or isinstance(domain[0], tuple) else (domain,) * arity
         return _declare(
             Op(
                 body.__name__,
@@ -164,7 +165,7 @@ def elementwise(
                 verb=verb,
                 lower=lower,
                 public=public,
-                samples=lambda draw: draw.elementwise(pairs),
+                samples=None if pairs is None else lambda draw: draw.elementwise(pairs),
                 second=second,
                 tolerance=tolerance,
                 complex=complex,
