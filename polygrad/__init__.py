@@ -12,6 +12,7 @@ import math as _math
 from typing import TYPE_CHECKING, Any
 
 from polygrad.array import Array, fft, linalg, random, special
+from polygrad.array import ufuncs as _ufuncs
 from polygrad.array.anomaly import detect_anomaly
 from polygrad.array.autocasting import autocast
 from polygrad.array.calls import checkpoint, custom_jvp, custom_vjp
@@ -31,7 +32,6 @@ from polygrad.array.evaluation import (
     set_matmul_precision,
     synchronize,
 )
-from polygrad.array import ufuncs as _ufuncs  # noqa: F401  gives Array its __array_ufunc__
 from polygrad.array.functions import FUNCTIONS as _FUNCTIONS
 from polygrad.array.jacobians import hessian, hvp, jacfwd, jacobian, jacrev
 from polygrad.array.namespace import __array_namespace_info__, broadcast_shapes, finfo, iinfo, isdtype

@@ -176,7 +176,9 @@ def test_mixed_dtypes_keep_each_its_own(device, float_dtype):
 
 def test_integers_have_no_gradients(device):
     x = pg.asarray([1, 2, 3])
-    sentence = f"{x.dtype.name} arrays have no gradients: only float and complex dtypes do; convert with .astype('float32')"
+    sentence = (
+        f"{x.dtype.name} arrays have no gradients: only float and complex dtypes do; convert with .astype('float32')"
+    )
     with refuses(pg.DTypeError, sentence):
         x.requires_grad_()
     with refuses(pg.DTypeError, sentence):

@@ -321,18 +321,31 @@ def gpt(**more):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_tokens_are_the_same_with_and_without_a_cache(name, device):
-    model = gpt(**MODELS[name])
+def test_tokens_are_the_same_with_and_without_a_cache(name):
+    with pg.device("cpu:0"):
+        compare_cached_and_plain(gpt(**MODELS[name]))
+
+
+@pytest.mark.slow
+def test_tokens_are_the_same_with_and_without_a_cache_on_every_device(device):
+    compare_cached_and_plain(gpt(layers=1))
+
+
+def compare_cached_and_plain(model):
     tokens = pg.asarray([[1, 2, 3], [4, 5, 6]])
     cached, plain = (model.generate(tokens, 8, temperature=0.0, use_cache=c) for c in (True, False))
     assert cached.shape == (2, 11)  # beyond the context of 8
     assert cached.tolist() == plain.tolist()
-    whole = model.eval()(cached[:, :8]).detach().numpy()
+    mixed = pg.asarray([[1, 9, 3, 7, 0, 5, 2, 10], [4, 8, 6, 1, 10, 3, 9, 0]])  # equal tokens would hide who sees whom
+    with pg.no_grad():
+        for p in model.parameters():
+            p.assign_(p.detach() * 5.0)
+    whole = model.eval()(mixed).detach().numpy()
     caches = model.new_caches(2)
-    parts = [model(cached[:, a:b], caches).detach().numpy() for a, b in ((0, 3), (3, 4), (4, 8))]
+    parts = [model(mixed[:, a:b], caches).detach().numpy() for a, b in ((0, 3), (3, 4), (4, 8))]
     np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=1e-4, atol=1e-5)
     with pytest.raises(pg.ShapeError, match="cannot read 9 positions: this GPT has a context of 8"):
-        model(cached[:, :1], caches)
+        model(mixed[:, :1], caches)
 
 
 def test_a_position_sees_nothing_behind_it(device):

@@ -16,8 +16,8 @@ from polygrad.errors import DTypeError, ShapeError
 from polygrad.graph.node import Node, Pair, apply, convert_scalar, parts
 from polygrad.ops.elementwise import astype
 from polygrad.runtime import sharing, transfer
-from polygrad.runtime.realize import realize
 from polygrad.runtime.devices import state, states
+from polygrad.runtime.realize import realize
 
 
 def from_numpy(value: Any, device: str, dtype: dtypes.DType | None) -> Node:
@@ -100,7 +100,7 @@ class _Exported:
 
 
 def view_numpy(node: Node, writable: bool = False) -> Any:
-    """Return the value as a NumPy array on the device's own memory, which stays alive with it; read-only if not asked."""
+    """Return the value as a NumPy array on the device's own memory, which stays alive with it; read-only by default."""
     dtype = node.aval.dtype
     if type(node) is Pair:
         _, offset, steps = sharing.interleave(node)
@@ -126,7 +126,7 @@ _WRITABLE = 1  # PyBUF_WRITABLE
 
 
 def dlpack(node: Node, stream: Any, max_version: Any, dl_device: Any, copy: bool | None) -> Any:
-    """Return the value as a DLPack capsule: on the memory where it lies, or a copy in the host's where that is asked for.
+    """Return the value as a DLPack capsule: on the memory where it lies, or a copy in the host's if that is asked for.
 
     A consumer that knows DLPack 1.0 is told that host memory is read-only; an older one gets a copy, unless it forbids
     that with copy=False: then it is trusted not to write.
@@ -248,7 +248,7 @@ def numpy_from_dlpack(value: Any) -> Any:
 
 
 def imported(value: Any, device: str | None) -> Node | None:
-    """Return a node on the memory of an object with ``__dlpack__`` that lies on a device of ours; None for host memory."""
+    """Return a node on the memory of an object with ``__dlpack__`` if that is on a device of ours; None for the host's."""
     describe = getattr(value, "__dlpack_device__", None)
     if describe is None or tuple(describe()) == HOST:
         return None

@@ -122,8 +122,8 @@ class NamespaceInfo:
         """Return the dtypes that Python numbers get on a device."""
         name = resolve(device)
         return {
-            "real floating": default_float(name), "complex floating": default_complex(name), "integral": default_int(name),
-            "indexing": default_int(name),
+            "real floating": default_float(name), "complex floating": default_complex(name),
+            "integral": default_int(name), "indexing": default_int(name),
         }  # fmt: skip
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, Any]:

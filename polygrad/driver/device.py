@@ -56,8 +56,8 @@ class Device:
 
     __slots__ = (
         "__weakref__", "_fused_hook", "_launches", "_lock", "_plugin", "_prepared", "_refusal", "_registry",
-        "adopt", "allocate", "export", "free", "import_", "info", "launch_fused", "launch_op", "memory_info", "name", "options",
-        "synchronize", "view",
+        "adopt", "allocate", "export", "free", "import_", "info", "launch_fused", "launch_op", "memory_info", "name",
+        "options", "synchronize", "view",
     )  # fmt: skip
 
     allocate: Callable[[int], Handle]

@@ -152,10 +152,6 @@ def _gamma_by_order(xp: Any, a: Any, x: Any) -> Any:
     return xp.where(inside, xp.where(parts.left, slope, -slope), xp.where(ends, 0.0, float("nan")))
 
 
-def _known(xp: Any, value: Any, *_operands: Any) -> Any:
-    return value
-
-
 @elementwise(
     kinds=FLOAT,
     public=False,

@@ -280,7 +280,7 @@ class _Numbering:
         wanted = {n.spec.attrs[0]: n for n in reversed(step.outputs)}
         outs, makes = [], []
         for k, (shape, dtype) in enumerate(op.results(*[p.aval for p in node.parents], *attrs)):
-            slot = self.slot(wanted[k] if k in wanted else (node, k))
+            slot = self.slot(wanted.get(k, (node, k)))
             outs.append(Operand(slot, 0, shape, shapes.strides(shape), dtype.name))
             makes.append((slot, shapes.size(shape) * dtype.itemsize))
         params = tuple(op.params(*attrs).items()) if op.params else ()

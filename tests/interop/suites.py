@@ -1,7 +1,9 @@
 """Run the test suites that Array API clients ship in their wheels on polygrad: python tests/interop/suites.py [NAME ...]
 
-Here: which suites, which of their tests, and how many passed when this was written: fewer is a failure. Tests that fail
-for a reason are listed with it.
+Here: which suites, which of their tests, and how many passed when this was written, with SciPy 1.17, scikit-learn 1.9
+and array-api-extra 0.11: fewer is a failure. For comparison, array_api_strict itself passes 483 of scipy.stats, 87 of
+scipy.signal and 180 of scipy.cluster. What fails of ours asks for array_api_strict by name (Namespace of the result,
+NumPy fallbacks that our __array_ufunc__ makes unnecessary), or for C-level buffers, which a class has from Python 3.12.
 Not here: the substitution that makes the suites take our namespace (`offer.py`).
 """
 
@@ -32,14 +34,14 @@ STRICT = (("SCIPY_ARRAY_API", '["array_api_strict"]'),)
 SCIPY = ("-m", "array_api_backends", "--pyargs")
 
 SUITES = (
-    Suite("array-api-extra", "extra", ("-k", "polygrad or POLYGRAD", "--pyargs", "array_api_extra.tests.main"), 1187),
-    Suite("scipy.fft", "scipy", (*SCIPY, "scipy.fft"), 1585, STRICT),
-    Suite("scipy.special", "scipy", (*SCIPY, "scipy.special.tests.test_logsumexp", "scipy.special.tests.test_support_alternative_backends"), 1861, STRICT),
-    Suite("scipy.cluster", "scipy", (*SCIPY, "scipy.cluster"), 188, STRICT),
+    Suite("array-api-extra", "extra", ("-k", "polygrad or POLYGRAD", "--pyargs", "array_api_extra.tests.main"), 1200),
+    Suite("scipy.fft", "scipy", (*SCIPY, "scipy.fft"), 3184, STRICT),
+    Suite("scipy.special", "scipy", (*SCIPY, "scipy.special.tests.test_logsumexp", "scipy.special.tests.test_support_alternative_backends"), 1875, STRICT),
+    Suite("scipy.cluster", "scipy", (*SCIPY, "scipy.cluster"), 181, STRICT),
     Suite("scipy.spatial.transform", "scipy", (*SCIPY, "scipy.spatial.transform"), 370, STRICT),
-    Suite("scipy.integrate", "scipy", (*SCIPY, "scipy.integrate.tests.test_quadrature", "scipy.integrate.tests.test_cubature"), 525, STRICT),
-    Suite("scipy.signal", "scipy", (*SCIPY, "scipy.signal.tests.test_windows"), 116, STRICT),
-    Suite("scipy.stats", "scipy", (*SCIPY, "scipy.stats.tests.test_entropy", "scipy.stats.tests.test_variation", "scipy.stats.tests.test_correlation", "scipy.stats.tests.test_quantile"), 969, STRICT),
+    Suite("scipy.integrate", "scipy", (*SCIPY, "scipy.integrate.tests.test_quadrature", "scipy.integrate.tests.test_cubature"), 517, STRICT),
+    Suite("scipy.signal", "scipy", (*SCIPY, "scipy.signal.tests.test_windows"), 91, STRICT),
+    Suite("scipy.stats", "scipy", (*SCIPY, "scipy.stats.tests.test_entropy", "scipy.stats.tests.test_variation", "scipy.stats.tests.test_correlation", "scipy.stats.tests.test_quantile"), 492, STRICT),
     Suite("sklearn.decomposition", "sklearn", ("-k", "array_api", "--pyargs", "sklearn.decomposition.tests.test_pca", "sklearn.tests.test_discriminant_analysis", "sklearn.tests.test_naive_bayes"), 35),
     Suite("sklearn.linear_model", "sklearn", ("-k", "array_api", "--pyargs", "sklearn.linear_model"), 88),
     Suite("sklearn.metrics", "sklearn", ("-k", "array_api", "--pyargs", "sklearn.metrics"), 262),

@@ -319,7 +319,9 @@ def test_rows_are_combined(host, dtype, mode):
         start = np.iinfo(dtype).min if mode == "max" else np.iinfo(dtype).max
     rng = np.random.default_rng(4)
     index = rng.integers(-9, 8, 90)  # nothing goes to the last row but by -1
-    values = rng.integers(1 if mode == "multiply" else -4 if "u" not in dtype else 0, 3, (90, 5)).astype(np_dtype(dtype))
+    values = rng.integers(1 if mode == "multiply" else -4 if "u" not in dtype else 0, 3, (90, 5)).astype(
+        np_dtype(dtype)
+    )
     if "float" in dtype:
         values[3, 0] = np.nan
     out = host.empty((10, 5), dtype)

@@ -50,15 +50,16 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.
 _living: dict[int, Any] = {}  # what capsules refer to, by the address of their record
 
 
-@_Deleter
 def _delete(record: Any) -> None:
     _living.pop(ctypes.addressof(record.contents), None)
 
 
-@_Destructor
 def _destroy(capsule: int) -> None:
     if _valid(capsule, _NAME):  # nobody has taken it: a consumer renames the capsule and calls the deleter itself
         _living.pop(_pointer(capsule, _NAME), None)
+
+
+_deleter, _destructor = _Deleter(_delete), _Destructor(_destroy)  # kept: C code calls them
 
 
 class Exported:
@@ -86,7 +87,7 @@ class Exported:
             ctypes.cast(extents, ctypes.POINTER(ctypes.c_int64)), ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64)),
             ref.offset * (bits // 8),
         )  # fmt: skip
-        record.deleter = _delete
+        record.deleter = _deleter
         address = ctypes.addressof(record)
         _living[address] = (record, extents, steps, self._owner)
-        return _new(address, _NAME, _destroy)
+        return _new(address, _NAME, _destructor)
