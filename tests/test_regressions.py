@@ -180,8 +180,8 @@ def test_dlpack_and_buffers_refuse_in_a_sentence():
         x.astype("bfloat16").__dlpack__()
     with refuses(
         BufferError,
-        "cannot export an array of cpu:0 to DLPack device (2, 0): it lies on (1, 0), and only the host, (1, 0), can get a "
-        "copy",
+        "cannot export an array of cpu:0 to DLPack device (2, 0): it lies on (1, 0), and only the host, (1, 0), can "
+        "get a copy",
     ):
         x.__dlpack__(dl_device=(2, 0))
 

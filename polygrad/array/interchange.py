@@ -248,7 +248,7 @@ def numpy_from_dlpack(value: Any) -> Any:
 
 
 def imported(value: Any, device: str | None) -> Node | None:
-    """Return a node on the memory of an object with ``__dlpack__`` if that is on a device of ours; None for the host's."""
+    """Return a node on the memory of an object with ``__dlpack__`` on a device of ours; None for the host's memory."""
     describe = getattr(value, "__dlpack_device__", None)
     if describe is None or tuple(describe()) == HOST:
         return None
