@@ -153,7 +153,11 @@ def recorder(name):
     return getattr(F, name)
 
 
-@pytest.mark.parametrize("op", [op for op in TABLE.values() if op.kind == "elementwise"], ids=lambda op: op.name)
+# Without samples are those that give a computed value its slopes: their callers have samples, above.
+ELEMENTWISE = [op for op in TABLE.values() if op.kind == "elementwise" and op.samples is not None]
+
+
+@pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
 def test_an_elementwise_op_of_all_examples_is_that_of_each(op):
     for calls in samples_of(op):
         count = len(calls[0][0])

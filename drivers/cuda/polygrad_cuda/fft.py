@@ -26,7 +26,10 @@ def fft(driver: "CudaDriver", out: Ref, x: Ref, inverse: bool) -> None:
 def rfft(driver: "CudaDriver", out: Ref, x: Ref) -> None:
     """Transform real numbers into half a spectrum."""
     with library_calls(driver, "transforming") as cupy:
-        put(driver, out, cupy.fft.rfft(as_array(driver, x)), numbers=True)
+        values = as_array(driver, x)
+        if values.data.ptr % (2 * values.itemsize):  # cuFFT reads real numbers in pairs
+            values = values.copy()
+        put(driver, out, cupy.fft.rfft(values), numbers=True)
 
 
 def irfft(driver: "CudaDriver", out: Ref, x: Ref, n: int) -> None:

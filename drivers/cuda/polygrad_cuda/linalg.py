@@ -116,7 +116,7 @@ class LinearAlgebra:
         function = cupy.linalg.eigh if attrs["vectors"] else cupy.linalg.eigvalsh
         together = a.ndim == MATRIX or a.shape[-1] <= SMALL
         found = function(a) if together else tuple(self._each(function, a))
-        values = tuple(found) if isinstance(found, tuple) else (found,)
+        values = _where_finite(cupy, cupy.tril(a), tuple(found) if isinstance(found, tuple) else (found,))
         self._put([(outs[0], False), *((r, attrs["complex"]) for r in outs[1:])], values)
 
     def _eig(self, cupy: Any, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Attrs) -> None:
@@ -128,11 +128,11 @@ class LinearAlgebra:
     def _svd(self, cupy: Any, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Attrs) -> None:
         a = self._operand(ins[0], attrs)
         if attrs["vectors"]:
-            u, s, vh = cupy.linalg.svd(a, full_matrices=attrs["full"])
+            u, s, vh = _where_finite(cupy, a, cupy.linalg.svd(a, full_matrices=attrs["full"]))
             numbers = attrs["complex"]
             self._put([(outs[0], numbers), (outs[1], False), (outs[2], numbers)], (u, s, vh))
         else:
-            self._put([(outs[0], False)], [cupy.linalg.svd(a, compute_uv=False)])
+            self._put([(outs[0], False)], _where_finite(cupy, a, (cupy.linalg.svd(a, compute_uv=False),)))
 
     def _qr(self, cupy: Any, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Attrs) -> None:
         a = self._operand(ins[0], attrs)
@@ -144,6 +144,15 @@ class LinearAlgebra:
 def has_eig(cupy: Any) -> bool:
     """Return whether CuPy and cuSOLVER are new enough for eigenvalues of any matrix, without loading cuSOLVER."""
     return hasattr(cupy.linalg, "eig") and cupy.cuda.runtime.runtimeGetVersion() >= EIG_SINCE
+
+
+def _where_finite(cupy: Any, a: Any, values: Sequence[Any]) -> list[Any]:
+    """Return results with NaN for each matrix that is not finite: cuSOLVER ends such a one early, and gives numbers."""
+    sound = cupy.isfinite(a).all(axis=(-2, -1))
+    return [
+        cupy.where(sound.reshape(*sound.shape, *(1,) * (v.ndim - sound.ndim)), v, v.dtype.type(float("nan")))
+        for v in values
+    ]
 
 
 def _addresses(cupy: Any, x: Any, batch: int) -> Any:
