@@ -89,7 +89,12 @@ def _without_masks(entries: list[Any], array: Node, device: str) -> tuple[Node, 
             new.insert(at, 1)
             out.append(_positions(e, device)[0])
             continue
-        if tuple(e.shape) != shape[axis : axis + rank]:
+        sizes = shape[axis : axis + rank]
+        if 0 in e.shape and all(m in (n, 0) for m, n in zip(e.shape, sizes, strict=True)):
+            out += [interchange.from_numpy([], device, dtypes.int64)] * rank  # nothing to say of anything: NumPy's rule
+            axis += rank
+            continue
+        if tuple(e.shape) != sizes:
             raise OutOfBounds(
                 f"cannot index axes {axis} to {axis + rank - 1} of shape {list(shape)} with a mask of shape "
                 f"{list(e.shape)}: a mask has the sizes of the axes that it stands for"

@@ -249,9 +249,11 @@ def _extents(name: str, n: Any, m: Any) -> shapes.Shape:
 )
 def eye(xp: Any, n_rows: Any, n_cols: Any = None, /, *, k: Any = 0, dtype: Any = None) -> Any:
     """Ones on the k-th diagonal (above the main one if k > 0), zeros elsewhere."""
-    rows, columns = _rows_and_columns(xp, *_extents("make eye", n_rows, n_cols))
+    n, m = _extents("make eye", n_rows, n_cols)
+    rows, columns = _rows_and_columns(xp, n, m)
+    diagonal = max(-n, min(m, operator.index(k)))  # beyond either end there is none
     return cast(
-        xp, xp.equal(rows + operator.index(k), columns), dtypes.float64 if dtype is None else dtypes.as_dtype(dtype)
+        xp, xp.equal(rows + diagonal, columns), dtypes.float64 if dtype is None else dtypes.as_dtype(dtype)
     )
 
 
