@@ -252,9 +252,7 @@ def eye(xp: Any, n_rows: Any, n_cols: Any = None, /, *, k: Any = 0, dtype: Any =
     n, m = _extents("make eye", n_rows, n_cols)
     rows, columns = _rows_and_columns(xp, n, m)
     diagonal = max(-n, min(m, operator.index(k)))  # beyond either end there is none
-    return cast(
-        xp, xp.equal(rows + diagonal, columns), dtypes.float64 if dtype is None else dtypes.as_dtype(dtype)
-    )
+    return cast(xp, xp.equal(rows + diagonal, columns), dtypes.float64 if dtype is None else dtypes.as_dtype(dtype))
 
 
 @composite(

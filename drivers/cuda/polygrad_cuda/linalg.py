@@ -56,7 +56,7 @@ class LinearAlgebra:
 
     def _solve(self, cupy: Any, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Attrs) -> None:
         a, b = (self._operand(r, attrs) for r in ins)
-        self._put([(outs[0], attrs["complex"])], [cupy.linalg.solve(a, b)])
+        self._put([(outs[0], attrs["complex"])], _where_finite(cupy, a, (cupy.linalg.solve(a, b),)))
 
     def _triangular_solve(self, cupy: Any, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Attrs) -> None:
         from cupy.cuda import device
@@ -121,9 +121,11 @@ class LinearAlgebra:
 
     def _eig(self, cupy: Any, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Attrs) -> None:
         a = self._operand(ins[0], attrs)
-        w, v = self._each(cupy.linalg.eig, a)
+        sound = cupy.isfinite(a).all(axis=(-2, -1), keepdims=True)
+        # cuSOLVER fails as a whole on a matrix that is not finite: another takes its place, and the result is NaN.
+        w, v = self._each(cupy.linalg.eig, cupy.where(sound, a, cupy.eye(a.shape[-1], dtype=a.dtype)))
         v = v / cupy.sqrt(cupy.sum(abs(v) ** 2, axis=-2, keepdims=True))
-        self._put([(r, True) for r in outs], (w, v)[: len(outs)])
+        self._put([(r, True) for r in outs], _where_finite(cupy, a, (w, v))[: len(outs)])
 
     def _svd(self, cupy: Any, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Attrs) -> None:
         a = self._operand(ins[0], attrs)
