@@ -212,13 +212,9 @@ class _Builder(Draws):
             self.tag = int(self.pick((1, 7, -3, 2**31 - 1)))
         dtypes = [d for d in self.dtypes if kind(d) == "int" and d in ARITHMETIC]
         dtype = self.pick(dtypes)
-        low = 0 if dtype[0] == "u" else -size
-        if self.chance(0.15):  # the same element everywhere
-            position = self.append(Instr("const", dtype, (), int(self.rng.integers(low, size))))
-            self.hidden.add(position)
-            return position
         position = self.load(dtype, windows=False)
         buffer = self.views[-1].view.buffer
+        low = 0 if dtype[0] == "u" else -size
         indices = self.rng.integers(low, size, len(self.buffers[buffer])).astype(dtype)
         if not self.has_bad and self.chance(0.4):
             # One bad value in one load only: which of several is reported first is a driver's own business.
