@@ -194,7 +194,7 @@ class _SharedBlock:
         return self.latest
 
     @hookimpl(tryfirst=True)
-    def polygrad_free(self, device: DeviceInfo, handle: Any) -> Any:  # noqa: ARG002
+    def polygrad_free(self, device: DeviceInfo, handle: Any) -> Any:  # noqa: ARG002  pluggy finds arguments by name
         return DONE
 
 

@@ -154,7 +154,7 @@ class AnswerMutant:
 
 def _wrapping_open(spoiled: Callable[[Any], Any]) -> Any:
     @hookimpl(wrapper=True)
-    def polygrad_open(driver: str) -> Any:  # noqa: ARG001
+    def polygrad_open(driver: str) -> Any:  # noqa: ARG001  pluggy finds arguments by name
         return spoiled((yield))
 
     return polygrad_open
@@ -170,7 +170,7 @@ def _wrapping_drivers(spoiled: Callable[[Any], Any]) -> Any:
 
 def _wrapping_count(spoiled: Callable[[Any], Any]) -> Any:
     @hookimpl(wrapper=True)
-    def polygrad_count(driver: str) -> Any:  # noqa: ARG001
+    def polygrad_count(driver: str) -> Any:  # noqa: ARG001  pluggy finds arguments by name
         return spoiled((yield))
 
     return polygrad_count
@@ -178,7 +178,7 @@ def _wrapping_count(spoiled: Callable[[Any], Any]) -> Any:
 
 def _wrapping_info(spoiled: Callable[[Any], Any]) -> Any:
     @hookimpl(wrapper=True)
-    def polygrad_memory_info(device: DeviceInfo) -> Any:  # noqa: ARG001
+    def polygrad_memory_info(device: DeviceInfo) -> Any:  # noqa: ARG001  pluggy finds arguments by name
         return spoiled((yield))
 
     return polygrad_memory_info
@@ -186,7 +186,7 @@ def _wrapping_info(spoiled: Callable[[Any], Any]) -> Any:
 
 def _wrapping_requirements(spoiled: Callable[[Any], Any]) -> Any:
     @hookimpl(wrapper=True)
-    def polygrad_requirements(device: DeviceInfo) -> Any:  # noqa: ARG001
+    def polygrad_requirements(device: DeviceInfo) -> Any:  # noqa: ARG001  pluggy finds arguments by name
         return spoiled((yield))
 
     return polygrad_requirements
@@ -194,7 +194,7 @@ def _wrapping_requirements(spoiled: Callable[[Any], Any]) -> Any:
 
 def _wrapping_view(spoiled: Callable[[Any], Any]) -> Any:
     @hookimpl(wrapper=True)
-    def polygrad_view(device: DeviceInfo, handle: Any, nbytes: int) -> Any:  # noqa: ARG001
+    def polygrad_view(device: DeviceInfo, handle: Any, nbytes: int) -> Any:  # noqa: ARG001  pluggy finds arguments by name
         return spoiled((yield))
 
     return polygrad_view

@@ -216,12 +216,12 @@ class StrictDriver(DriverBase):
         if errors:
             raise errors[0]
 
-    def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
+    def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002  every op is called with three
         ref, data = outs[0], np.frombuffer(attrs["data"], np.uint8).copy()
         target = self._bytes(ref, len(data))
         self._enqueue([ref.handle], lambda: np.copyto(target, data))
 
-    def op_read(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002
+    def op_read(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002  every op is called with three
         ref, into = ins[0], np.frombuffer(attrs["into"], np.uint8)
         source = self._bytes(ref, len(into))
         self._enqueue([ref.handle], lambda: np.copyto(into, source)).done.wait()

@@ -22,12 +22,12 @@ def seen(block: Array, ref: Ref) -> Array:
     return np.lib.stride_tricks.as_strided(block[ref.offset :], ref.shape, strides)
 
 
-def copy(outs: Sequence[Array], ins: Sequence[Array], attrs: Mapping[str, Any]) -> None:  # noqa: ARG001
+def copy(outs: Sequence[Array], ins: Sequence[Array], attrs: Mapping[str, Any]) -> None:  # noqa: ARG001  every op is called with three
     """Copy."""
     outs[0][...] = ins[0]
 
 
-def matmul(outs: Sequence[Array], ins: Sequence[Array], attrs: Mapping[str, Any]) -> None:  # noqa: ARG001
+def matmul(outs: Sequence[Array], ins: Sequence[Array], attrs: Mapping[str, Any]) -> None:  # noqa: ARG001  every op is called with three
     """Multiply matrices; float16 and bfloat16 are summed in float32, floats in the next wider format."""
     a, b = ins
     if a.dtype.kind in "iu":
@@ -37,7 +37,7 @@ def matmul(outs: Sequence[Array], ins: Sequence[Array], attrs: Mapping[str, Any]
     outs[0][...] = np.matmul(a.astype(wide), b.astype(wide)).astype(a.dtype)
 
 
-def random_bits(outs: Sequence[Array], ins: Sequence[Array], attrs: Mapping[str, Any]) -> None:  # noqa: ARG001
+def random_bits(outs: Sequence[Array], ins: Sequence[Array], attrs: Mapping[str, Any]) -> None:  # noqa: ARG001  every op is called with three
     """Fill with Philox words."""
     outs[0][...] = philox.words(attrs["key"], attrs["counter"], len(outs[0]))
 

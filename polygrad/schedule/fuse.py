@@ -65,6 +65,9 @@ class Fusion:
         self.offered = set(offered)
         self.produced: dict[Node, Step] = {}
         self.steps: list[Step] = []
+        self._calls: dict[
+            tuple[Any, ...], list[Node]
+        ] = {}  # of library ops, with their results; filled when one is met
         self.order = order
         self.consumers = _consumers(order)
         self.writes = writes or Writes()
@@ -255,8 +258,11 @@ class Fusion:
         """Return all nodes here that the call of a library op gives."""
         if node.spec.op.kind != "library":
             return [node]
-        call = call_of(node)
-        return [n for n in self.order if n.spec.op is node.spec.op and call_of(n) == call]
+        if not self._calls:
+            for n in self.order:
+                if n.spec.op.kind == "library":
+                    self._calls.setdefault(call_of(n), []).append(n)
+        return self._calls[call_of(node)]
 
     def _decide(self, group: Group, demand: Demand) -> bool:
         """Whether the node of *demand* is computed in *group*; if not, it is read from memory."""
