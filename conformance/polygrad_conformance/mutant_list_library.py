@@ -96,8 +96,9 @@ _add("matmul", "offsets of operands ignored", _changed("matmul", lambda r: r._re
      "matmul.padded.float32", "matmul.padded.bfloat16")  # fmt: skip
 _add("matmul", "one matrix for the whole batch", _changed("matmul", lambda r: r._replace(
     strides=(0, *r.strides[1:]) if len(r.strides) > 2 else r.strides)), "matmul.batched.float64")  # fmt: skip
-_add("matmul", "a batch stride of 0 taken as full", _changed("matmul", lambda r: _contiguous(r)._replace(
-    shape=r.shape) if 0 in r.strides else r), "matmul.shared.float32")  # fmt: skip
+_add("matmul", "a shared operand read backwards", _changed("matmul", lambda r: r._replace(
+    offset=r.offset + (r.shape[-1] - 1) * r.strides[-1], strides=(*r.strides[:-1], -r.strides[-1])
+) if 0 in r.strides else r), "matmul.shared.float32")  # fmt: skip
 _add("matmul", "whole tiles of 16 alone", _computed(_whole_tiles), "matmul.plain.float32", "matmul.vector.float64")
 _add("matmul", "TF32 unasked", _computed(_in_tf32), "matmul.precision")
 _add("matmul", "narrow floats summed in their own format", _computed(_narrow_sums),
