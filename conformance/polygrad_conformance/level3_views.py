@@ -169,6 +169,22 @@ def windows(bench: Bench, name: str) -> None:
     bench.judge(building.exact_case(kernel, [source, out], (9, -lo_in, lo, hi, margin)))
 
 
+# Numbers that a fill passed by way of a float64, or of a float32, would change.
+FILLS = {
+    "int32": -(2**31) + 1, "int64": 2**62 + 1, "uint32": 2**32 - 1, "uint64": 2**64 - 1, "float32": 16777215.0,
+    "float64": 0.1, "bool": True,
+}  # fmt: skip
+
+
+@check("L3.window.fill.{0}", each=[(dtype,) for dtype in FILLS], needs=lambda dtype: (f"dtype.{dtype}",))
+def fills_are_exact(bench: Bench, dtype: str) -> None:
+    """The fill around a window is the number that was given, to the last bit of its dtype."""
+    views = (View(0, dtype, (1,), (0,), 0, FILLS[dtype]), View(1, dtype, (1,)))
+    kernel = Kernel(1, 0, (dtype, dtype), views, (), (Instr("load", dtype, (), 0),), (Store(0, 1),))
+    out, margin = building.guarded(dtype, 9)
+    bench.judge(building.exact_case(kernel, [np.ones(4, dtype), out], (9, -3, 3, 7, margin)))
+
+
 @check("L3.window.plane")
 def window_of_two_axes(bench: Bench) -> None:
     """A padded image: windows along both axes, and a sum over the padding."""

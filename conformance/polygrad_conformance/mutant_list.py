@@ -452,6 +452,9 @@ _kernel("inputs overwritten", "views", _same, "L3.inputs.unchanged", after=_spoi
 _kernel("windows without fill", "views", lambda launch: launch._replace(kernel=launch.kernel._replace(
     views=tuple(v._replace(fill=type(v.fill)(0)) for v in launch.kernel.views))), "L3.window.right", "L3.window.infinite",
     "L3.window.plane")  # fmt: skip
+_kernel("fills by way of float64", "views", lambda launch: launch._replace(kernel=launch.kernel._replace(views=tuple(
+    v._replace(fill=int(float(v.fill) / 2) * 2) if v.dtype == "int64" and v.window else v for v in launch.kernel.views))),
+    "L3.window.fill.int64")  # fmt: skip
 _kernel("windows one wider", "views", renumbered(
     lambda name, v, _l: v - 1 if ".lo" in name and v > 0 else v), "L3.window.inside")  # fmt: skip
 _kernel("indices from the end as zero", "views", expanded(
