@@ -1,14 +1,16 @@
-"""What clipping inside a step, reading ahead, and orders without lists save, as ratios.
+"""What clipping inside a step, reading ahead, orders without lists and figures read seldom save, and what `fit` costs,
+as ratios.
 
     python benchmarks/training.py cpu:0
 
 Each ratio is of two times of one process that takes turns; a time is the best of many.
 
-Here: the optimiser's step, the loader.
+Here: the optimiser's step, the loader, the loop.
 Not here: layers and kernels (the other benchmarks).
 """
 
 import argparse
+import io
 import random
 import time
 from collections.abc import Callable
@@ -103,6 +105,52 @@ def shuffling(n: int = 1_000_000, used: int = 3200) -> tuple[Callable[[], object
     return listed, computed
 
 
+def looping(steps: int = 50) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Return a loop written by hand that reads each loss, and `fit`."""
+    x = pg.random.normal((16, 8), dtype=pg.float32)  # small, so that Python's share shows
+    model = pg.nn.Sequential(pg.nn.Linear(8, 16), pg.nn.GELU(), pg.nn.Linear(16, 8))
+    optimiser = pg.optim.AdamW(model, lr=1e-6)
+
+    def loss(model: pg.nn.Module, batch: pg.Array) -> pg.Array:
+        return pg.nn.mse_loss(model(batch), batch)
+
+    def by_hand() -> None:
+        for _ in range(steps):
+            value = loss(model, x)
+            value.backward()
+            optimiser.step(also=value)
+            optimiser.zero_grad()
+            float(value)
+
+    def fitted() -> None:
+        with pg.training.Progress(steps, console=io.StringIO()) as progress:
+            pg.training.fit(model, loss, [x] * steps, optimiser, steps=steps, progress=progress)
+
+    return by_hand, fitted
+
+
+def showing(steps: int = 400) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Return steps whose loss is read by each, and steps whose loss a bar reads when it shows it."""
+    x = pg.ones((1000,), dtype=pg.float32)
+
+    def each() -> None:
+        y = x
+        for _ in range(steps):
+            y = y * 0.99
+            pg.realize(y)
+            float(pg.sum(y))
+
+    def seldom() -> None:
+        y = x
+        with pg.training.Progress(steps, console=io.StringIO()) as progress:
+            for _ in range(steps):
+                y = y * 0.99
+                pg.realize(y)
+                progress.update(loss=pg.sum(y))
+
+    return each, seldom
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -115,6 +163,8 @@ def main() -> None:
         "clip, then step | step(max_norm=)": clipping(),
         "read when asked | prefetch_factor=2": reading(),
         "shuffled list | Permutation, 3200 of 1e6": shuffling(),
+        "loop by hand | fit with a bar, 50 steps": looping(),
+        "loss read at each step | shown by Progress": showing(),
     }.items():
         a, b = turns(first, second, given.seconds)
         print(f"{name:44s} {a * 1e3:9.2f} {b * 1e3:9.2f} {a / b:6.2f}")

@@ -35,6 +35,7 @@ from polygrad.array.evaluation import (
 from polygrad.array.functions import FUNCTIONS as _FUNCTIONS
 from polygrad.array.jacobians import hessian, hvp, jacfwd, jacobian, jacrev
 from polygrad.array.namespace import __array_namespace_info__, broadcast_shapes, finfo, iinfo, isdtype
+from polygrad.array.picture import viz
 from polygrad.array.recording import enable_grad, is_grad_enabled, no_grad
 from polygrad.array.tape import Tape, get_current_tape, set_current_tape
 from polygrad.array.transforms import grad, jvp, linearize, stop_gradient, value_and_grad, vjp
@@ -60,9 +61,11 @@ from polygrad.errors import (
     AxisError,
     CaptureError,
     CompileError,
+    CompileWarning,
     DataError,
     DeviceError,
     DeviceLost,
+    DistributedError,
     DriverBlocked,
     DriverBroken,
     DriverError,
@@ -78,6 +81,7 @@ from polygrad.errors import (
     PolygradError,
     ShapeError,
     StateError,
+    TrainingError,
     UnsupportedOp,
 )
 
@@ -92,10 +96,11 @@ newaxis = None
 
 globals().update(_FUNCTIONS)
 
-_LAZY = ("nn", "optim", "data", "io", "testing")
+_LAZY = ("nn", "optim", "data", "distributed", "io", "testing", "training")
+_ELSEWHERE = {"compile": "polygrad.array.compiling", "summary": "polygrad.nn"}  # names, and what they are imported from
 
 if TYPE_CHECKING:
-    from polygrad import data, io, nn, optim, testing
+    from polygrad import data, distributed, io, nn, optim, testing, training
 
 
 def __getattr__(name: str) -> Any:
@@ -104,10 +109,10 @@ def __getattr__(name: str) -> Any:
         import importlib  # noqa: PLC0415  needed only for the kit
 
         return importlib.import_module(f"polygrad.{name}")
-    if name == "summary":
-        import importlib  # noqa: PLC0415  needed only for the kit
+    if name in _ELSEWHERE:
+        import importlib  # noqa: PLC0415  as above
 
-        return importlib.import_module("polygrad.nn").summary
+        return getattr(importlib.import_module(_ELSEWHERE[name]), name)
     raise AttributeError(f"module 'polygrad' has no attribute {name!r}")
 
 
@@ -116,10 +121,12 @@ __all__ = [
     "AxisError",
     "CaptureError",
     "CompileError",
+    "CompileWarning",
     "DTypeError",
     "DataError",
     "DeviceError",
     "DeviceLost",
+    "DistributedError",
     "DriverBlocked",
     "DriverBroken",
     "DriverError",
@@ -135,6 +142,7 @@ __all__ = [
     "ShapeError",
     "StateError",
     "Tape",
+    "TrainingError",
     "UnsupportedOp",
     "asarray",
     "astype",
@@ -151,6 +159,7 @@ __all__ = [
     "data",
     "detect_anomaly",
     "device",
+    "distributed",
     "drivers",
     "e",
     "eager",
@@ -204,11 +213,13 @@ __all__ = [
     "stop_gradient",
     "synchronize",
     "testing",
+    "training",
     "uint16",
     "uint32",
     "uint64",
     "uint8",
     "value_and_grad",
+    "viz",
     "vjp",
     "vmap",
 ]

@@ -168,3 +168,31 @@ def lowest(dtype: DType) -> bool | int | float:
     """Return the identity of a maximum: -inf, the least integer, or False."""
     kind = KINDS[dtype]
     return False if kind == "bool" else integer_range(dtype)[0] if kind == "int" else float("-inf")
+
+
+def convert(value: Any, dtype: DType) -> bool | int | float | complex:
+    """Return a Python number as one that *dtype* holds.
+
+    Raises
+    ------
+    OverflowError
+        If an int lies outside of an integer dtype.
+    DTypeError
+        If the number is complex and *dtype* is not.
+    """
+    kind = KINDS[dtype]
+    if kind == "complex":
+        return complex(value)
+    if isinstance(value, complex):
+        raise DTypeError(
+            f"cannot convert {value!r} to {dtype.name}: the imaginary part would be lost; take its .real part"
+        )
+    if kind == "float":
+        return float(value)
+    if kind == "bool":
+        return bool(value)
+    low, high = integer_range(dtype)
+    number = int(value)
+    if not low <= number <= high:
+        raise OverflowError(f"{number} does not fit {dtype.name}, whose range is [{low}, {high}]; use a wider dtype")
+    return number

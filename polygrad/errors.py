@@ -13,6 +13,8 @@ Not here: the checks themselves.
         CaptureError(RuntimeError)      a function that cannot be captured
         StateError(ValueError)          a saved state or file that does not fit, or is damaged
         DataError(RuntimeError)         a data set or a worker that failed, too little data
+        TrainingError(RuntimeError)     a training run that cannot go on, or cannot begin
+        DistributedError(RuntimeError)  a job of several processes that was not started, does not agree, or lost one
         DriverError(RuntimeError)
             DriverNotFound              no distribution advertises the name
             DriverUnavailable           its hardware or library is absent
@@ -76,6 +78,14 @@ class DataError(PolygradError, RuntimeError):
     """A data set or a worker that reads it failed, or there is too little data."""
 
 
+class TrainingError(PolygradError, RuntimeError):
+    """A training run cannot go on (a loss that is not finite, say), or one of its parts cannot be made as was asked."""
+
+
+class DistributedError(PolygradError, RuntimeError):
+    """A job of several processes was not started right, its ranks do not do the same, or one of them is gone."""
+
+
 class DriverError(PolygradError, RuntimeError):
     """A driver failed; the subclass says how."""
 
@@ -127,3 +137,7 @@ class DeviceLost(DriverError):
 
 class FallbackWarning(UserWarning):
     """An op ran on the host's device because the array's own device lacks it."""
+
+
+class CompileWarning(UserWarning):
+    """A compiled function is captured again and again."""

@@ -98,7 +98,8 @@ def test_every_public_function_and_class_has_a_docstring():
     import polygrad as pg
 
     places = {
-        "pg": pg, "pg.nn": pg.nn, "pg.optim": pg.optim, "pg.data": pg.data, "pg.io": pg.io, "pg.random": pg.random
+        "pg": pg, "pg.nn": pg.nn, "pg.optim": pg.optim, "pg.data": pg.data, "pg.io": pg.io, "pg.random": pg.random,
+        "pg.training": pg.training,
     }  # fmt: skip
     bare = [
         f"{place}.{n}"
@@ -116,7 +117,8 @@ def test_importing_polygrad_loads_no_driver_and_nothing_heavy():
         "import sys, polygrad\n"
         "heavy = ('polygrad_cpu', 'polygrad_opencl', 'polygrad_cuda', 'pyopencl', 'cupy', 'scipy', 'safetensors', "
         "'torch', 'pytest', 'polygrad.nn',\n"
-        "         'polygrad.optim', 'polygrad.data', 'polygrad.io', 'polygrad.testing', 'polygrad.cli')\n"
+        "         'polygrad.optim', 'polygrad.data', 'polygrad.io', 'polygrad.testing', 'polygrad.cli',\n"
+        "         'polygrad.training')\n"
         "print(*[m for m in heavy if m in sys.modules])\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

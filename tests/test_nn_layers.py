@@ -171,6 +171,29 @@ def test_a_summary_counts_each_weight_once_and_changes_nothing(device):
     assert pg.summary(Shared()).total == 8
 
 
+def test_a_summary_names_shared_weights_and_several_outputs():
+    class Several(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(3, 3)
+            self.second = nn.Linear(3, 3)
+            self.second.weight = self.first.weight
+
+        def forward(self, x):
+            assert x.dtype == pg.bfloat16
+            return {"out": self.second(self.first(x)), "none": None}, x[0]
+
+    table = pg.summary(Several().to(dtype="bfloat16"), (2, 3))
+    assert [(r.output, r.parameters, r.shared) for r in table.rows] == [
+        ("out: [2, 3], [3]", 0, False),
+        ("[2, 3]", 12, False),
+        ("[2, 3]", 3, True),
+    ]
+    assert str(table).splitlines()[4].endswith("  3 + shared")
+    with pytest.raises(pg.StateError, match="^cannot make a table of dict: it is no pg.nn.Module$"):
+        pg.summary({})
+
+
 # ---- convolutions, recurrences -------------------------------------------------------------------------------
 
 

@@ -13,7 +13,6 @@ from polygrad.array.config import default_complex, default_float, default_int, r
 from polygrad.array.functions import FUNCTIONS
 from polygrad.array.object import Array, scalar_array
 from polygrad.errors import DTypeError
-from polygrad.graph.node import convert_scalar
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Array:
@@ -88,7 +87,7 @@ def _default_of_list(obj: Any, name: str) -> dtypes.DType | None:
     if int not in kinds:
         return dtypes.bool_
     for extreme in (min(values), max(values)):
-        convert_scalar(extreme, default_int(name))  # NumPy would take a wider dtype, or floats
+        dtypes.convert(extreme, default_int(name))  # NumPy would take a wider dtype, or floats
     return default_int(name)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from polygrad import dtypes
 from polygrad.array.config import resolve
 from polygrad.errors import DTypeError, ShapeError
-from polygrad.graph.node import Node, Pair, apply, convert_scalar, parts
+from polygrad.graph.node import RECORDING, Node, Pair, apply, parts
 from polygrad.ops.elementwise import astype
 from polygrad.runtime import sharing, transfer
 from polygrad.runtime.devices import state, states
@@ -38,7 +38,9 @@ def from_numpy(value: Any, device: str, dtype: dtypes.DType | None) -> Node:
         and array.dtype.kind in "iu"
     ):
         for extreme in (int(array.min()), int(array.max())):
-            convert_scalar(extreme, dtype)  # Python ints do not wrap
+            dtypes.convert(extreme, dtype)  # Python ints do not wrap
+    if RECORDING.capture is not None and is_numpy(value):
+        RECORDING.capture.refuse_upload()
     native = array.dtype.newbyteorder("=")
     wanted = dtype or dtypes.as_dtype(native)
     if array.dtype.kind == "c" and wanted not in dtypes.COMPLEX and wanted is not dtypes.bool_:
@@ -71,6 +73,8 @@ def from_bytes(data: memoryview, shape: tuple[int, ...], dtype: dtypes.DType, de
 
 def adopt_numpy(array: Any, device: str) -> Node | None:
     """Return a node on the memory of a NumPy array without a copy; None if the device or the layout do not allow it."""
+    if RECORDING.capture is not None:
+        RECORDING.capture.refuse_upload()
     dtype = dtypes.as_dtype(array.dtype)
     if not array.flags.c_contiguous or dtype in dtypes.COMPLEX:
         return None

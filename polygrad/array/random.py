@@ -10,10 +10,11 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from polygrad import dtypes
+from polygrad.array.capturing import capturing, effect, number
 from polygrad.array.config import default_float, default_int, held, resolve
 from polygrad.array.functions import wrap
 from polygrad.array.object import Array
@@ -63,20 +64,35 @@ def seed(value: int) -> None:
     >>> bool(pg.all(pg.random.normal((3,)) == a))
     True
     """
-    with _lock:
-        _state.key, _state.counter = int(value) % 2**64, 0
+    _go_to(int(value) % 2**64, 0)
+
+
+def _go_to(key: Any, counter: Any) -> None:
+    """Set the stream, at each call of a compiled function too."""
+
+    def do() -> Callable[[], None]:
+        with _lock:
+            before = _state.key, _state.counter
+            _state.key, _state.counter = key, counter
+
+        def undo() -> None:
+            with _lock:
+                _state.key, _state.counter = before
+
+        return undo
+
+    effect(do)
 
 
 def get_state() -> dict[str, int]:
     """Return the key and the counter, to be saved with a checkpoint."""
     with _lock:
-        return {"key": _state.key, "counter": _state.counter}
+        return {"key": number(lambda: _state.key), "counter": number(lambda: _state.counter)}
 
 
 def set_state(state: dict[str, int]) -> None:
     """Go on from a state that `get_state` returned."""
-    with _lock:
-        _state.key, _state.counter = int(state["key"]) % 2**64, int(state["counter"]) % 2**64
+    _go_to(int(state["key"]) % 2**64, int(state["counter"]) % 2**64)
 
 
 def key() -> int:
@@ -120,13 +136,36 @@ def _take(words: int) -> tuple[Any, Any]:
     steps = -(-words // _WORDS)
     source = _local.replay
     if source is None:
-        with _lock:
-            drawn = _state.key, _state.counter
-            _state.counter = (_state.counter + steps) % 2**64
+        drawn = _moved_on(steps) if capturing() is None else _captured(steps)
     else:
         drawn = source.key, source.counter
         source.counter = (source.counter + steps) % 2**64
     return folded_key(F.constant(drawn[0], dtypes.uint64)), F.constant(drawn[1], dtypes.uint64)
+
+
+def _moved_on(steps: int) -> tuple[int, int]:
+    """Return where the stream of the process stands, and move it on."""
+    with _lock:
+        drawn = _state.key, _state.counter
+        _state.counter = (_state.counter + steps) % 2**64
+    return drawn
+
+
+def _captured(steps: int) -> tuple[Any, Any]:
+    """Move the stream on at each call of a compiled function; return where it stands in each."""
+    drawn = [0, 0]
+
+    def do() -> Callable[[], None]:
+        drawn[:] = _moved_on(steps)
+
+        def undo() -> None:
+            with _lock:
+                _state.counter = (_state.counter - steps) % 2**64
+
+        return undo
+
+    effect(do)
+    return number(lambda: drawn[0]), number(lambda: drawn[1])
 
 
 def _shape(shape: Any) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ Not here: arrays, gradients, graphs.
 """
 
 from polygrad.driver.base import DriverBase
+from polygrad.driver.collectives import Collectives
 from polygrad.driver.counters import count_build
 from polygrad.driver.hookspecs import hookimpl
 from polygrad.driver.ir import (
@@ -52,6 +53,7 @@ __all__ = [
     "MANDATORY_REDUCTIONS",
     "REDUCTIONS",
     "SCALAR_OPS",
+    "Collectives",
     "CompileError",
     "DeviceError",
     "DeviceInfo",

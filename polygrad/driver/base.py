@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from polygrad.driver.collectives import Collectives
 from polygrad.driver.hookspecs import hookimpl
 from polygrad.driver.ir import Kernel
 from polygrad.driver.requirements import Requirements
@@ -90,6 +91,10 @@ class DriverBase:
 
     def import_(self, producer: Any) -> tuple[Ref, object] | None:
         """Return the memory of an object with ``__dlpack__`` and what keeps it alive, if it is this device's memory."""
+        return None
+
+    def collectives(self) -> Collectives | None:
+        """Return what moves values between devices of several processes, if there is anything: see `collectives.py`."""
         return None
 
     def requirements(self) -> Requirements | None:
@@ -240,6 +245,11 @@ class Plugin:
     def polygrad_import(self, device: DeviceInfo, producer: Any) -> tuple[Ref, object] | None:
         instance = self._of(device)
         return None if instance is None else instance.import_(producer)
+
+    @hookimpl
+    def polygrad_collectives(self, device: DeviceInfo) -> Collectives | None:
+        instance = self._of(device)
+        return None if instance is None else instance.collectives()
 
     @hookimpl
     def polygrad_requirements(self, device: DeviceInfo) -> Requirements | None:

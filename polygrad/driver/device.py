@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from polygrad.driver import messages
 from polygrad.driver.calls import Hook, bound_hook, fail
+from polygrad.driver.collectives import Collectives
 from polygrad.driver.describe import kernel_name
 from polygrad.driver.ir import Kernel
 from polygrad.driver.loader import Registry
@@ -41,7 +42,7 @@ class Device:
         launch_fused(kernel, buffers, ints, scalars)                                synchronize()
         memory_info() -> MemoryInfo or None     view(handle, nbytes) -> memoryview or None
         adopt(memory) -> handle or None         export(ref, owner) -> object with __dlpack__, or None
-        import_(producer) -> (ref, owner) or None
+        import_(producer) -> (ref, owner) or None           collectives() -> Collectives or None
 
     Attributes
     ----------
@@ -56,8 +57,8 @@ class Device:
 
     __slots__ = (
         "__weakref__", "_fused_hook", "_launches", "_lock", "_plugin", "_prepared", "_refusal", "_registry",
-        "adopt", "allocate", "export", "free", "import_", "info", "launch_fused", "launch_op", "memory_info", "name",
-        "options", "synchronize", "view",
+        "adopt", "allocate", "collectives", "export", "free", "import_", "info", "launch_fused", "launch_op",
+        "memory_info", "name", "options", "synchronize", "view",
     )  # fmt: skip
 
     allocate: Callable[[int], Handle]
@@ -70,6 +71,7 @@ class Device:
     adopt: Callable[[memoryview], Handle | None]
     export: Callable[[Ref, object], Any | None]
     import_: Callable[[Any], tuple[Ref, object] | None]
+    collectives: Callable[[], Collectives | None]
 
     def __init__(self, registry: Registry, plugin: Any, info: DeviceInfo, options: dict[str, str]) -> None:
         self._registry, self._plugin = registry, plugin
@@ -107,6 +109,7 @@ class Device:
         self.adopt = self._bound("adopt", "adopting memory", DriverError)
         self.export = self._bound("export", "exporting memory", DriverError)
         self.import_ = self._bound("import", "importing memory", DriverError)
+        self.collectives = self._bound("collectives", "asking for its collectives", DriverError)
         self._fused_hook = fused if self._others_see("polygrad_launch_fused") else None
 
     def _others_see(self, hook: str) -> bool:
@@ -255,5 +258,6 @@ class Device:
         self._refusal = refusal
         self.allocate = self.launch_op = self.launch_fused = self.synchronize = refuse
         self.memory_info = self.view = self.adopt = self.export = self.import_ = self._fused_hook = refuse
+        self.collectives = refuse
         self.free = lambda _handle: None  # finalizers of arrays that are still about must not raise
         self._prepared, self._launches = {}, {}

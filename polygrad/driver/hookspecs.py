@@ -15,6 +15,7 @@ from typing import Any
 
 import pluggy
 
+from polygrad.driver.collectives import Collectives
 from polygrad.driver.ir import Kernel
 from polygrad.driver.requirements import Requirements
 from polygrad.driver.types import DeviceInfo, Done, DriverInfo, Handle, MemoryInfo, Prepared, Ref
@@ -123,6 +124,14 @@ def polygrad_import(device: DeviceInfo, producer: Any) -> tuple[Ref, object] | N
     """Return the memory of a foreign object with ``__dlpack__``, without a copy, and what keeps it alive. Optional.
 
     Answer None if the memory is not this device's. Launches made from now on wait for the producer's work.
+    """
+
+
+@hookspec(firstresult=True)
+def polygrad_collectives(device: DeviceInfo) -> Collectives | None:
+    """Return what moves values between this device and those of other processes, for `polygrad.distributed`. Optional.
+
+    Without it values travel through host memory. Answer None if the library for it is not installed.
     """
 
 

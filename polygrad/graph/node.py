@@ -14,6 +14,7 @@ from typing import Any
 from polygrad import dtypes, shapes
 from polygrad.errors import DeviceError, DTypeError
 from polygrad.ops.table import Op
+from polygrad.symbols import applied, is_symbol, known, settled
 
 _number = itertools.count(1).__next__
 
@@ -77,6 +78,7 @@ class Recording(threading.local):
     slopes: dict[Any, Any] | None = None  # of complex functions, shared while a sweep is under way
     observer: Callable[["Node"], None] | None = None  # detect_anomaly and tapes see every node that is made
     batches: tuple[Any, ...] = ()  # the calls of vmap whose functions are being read: nodes may have no values
+    capture: Any = None  # what writes down a call that pg.compile captures, a `runtime.recorder.Recorder`
 
 
 RECORDING = Recording()
@@ -255,7 +257,7 @@ def place(node: Node, device: str) -> Node:
     if node.device == device:
         return node
     if node.spec.op.kind == "scalar" and node.device is None:
-        node = scalar(node.value, node.aval.dtype)
+        node = scalar(number_of(node), node.aval.dtype)
     node.device = device
     return node
 
@@ -280,6 +282,9 @@ def spec_of(op: Op, attrs: Any, operands: tuple[Node, ...]) -> Spec:
     key = (op, attrs, *[p.aval for p in operands])
     found = _memo.get(key)
     if found is None:
+        if RECORDING.capture is not None:
+            attrs = settled(attrs)
+            key = (op, attrs, *key[2:])
         out, casts = (_infer_elementwise if op.kind == "elementwise" else _infer_other)(op, attrs, operands)
         if len(_memo) > MEMO_LIMIT:
             _memo.clear()
@@ -463,7 +468,7 @@ def cast(node: Node, dtype: dtypes.DType) -> Node:
     if dtypes.KINDS[dtype] == "complex" and node.spec.op.kind != "scalar":
         return with_zero(cast(node, dtypes.part(dtype)))
     if node.device is None and node.value is not None and type(node.value) is not Siblings:
-        return scalar(node.value, dtype)
+        return scalar(number_of(node), dtype)
     return apply(astype, (node,), (dtype,))
 
 
@@ -499,39 +504,22 @@ def scalar(value: bool | int | float | complex, dtype: dtypes.DType) -> Node:
 
         spec = _scalar_specs[dtype] = Spec(host_scalar, None, aval((), dtype), None)
     node = Node(spec, (), None)
-    node.value = convert_scalar(value, dtype)
+    if is_symbol(value):
+        converted = applied(dtypes.convert, value, dtype)
+        node.value = known(converted)
+        if RECORDING.capture is not None:
+            RECORDING.capture.symbols[node] = converted
+    else:
+        node.value = dtypes.convert(value, dtype)
     return node
 
 
+def number_of(node: Node) -> Any:
+    """Return the number of a host scalar; under `pg.compile` as the Symbol that it is, if it is one."""
+    return node.value if RECORDING.capture is None else RECORDING.capture.symbols.get(node, node.value)
+
+
 _scalar_specs: dict[dtypes.DType, Spec] = {}
-
-
-def convert_scalar(value: Any, dtype: dtypes.DType) -> bool | int | float | complex:
-    """Return a Python number as one that *dtype* holds.
-
-    Raises
-    ------
-    OverflowError
-        If an int lies outside of an integer dtype.
-    DTypeError
-        If the number is complex and *dtype* is not.
-    """
-    kind = dtypes.KINDS[dtype]
-    if kind == "complex":
-        return complex(value)
-    if isinstance(value, complex):
-        raise DTypeError(
-            f"cannot convert {value!r} to {dtype.name}: the imaginary part would be lost; take its .real part"
-        )
-    if kind == "float":
-        return float(value)
-    if kind == "bool":
-        return bool(value)
-    low, high = dtypes.integer_range(dtype)
-    number = int(value)
-    if not low <= number <= high:
-        raise OverflowError(f"{number} does not fit {dtype.name}, whose range is [{low}, {high}]; use a wider dtype")
-    return number
 
 
 class Siblings:

@@ -199,6 +199,9 @@ class MultiheadAttention(Module):
         return f"{self.embed_dim}, {self.num_heads}, dropout={self.dropout}, batch_first={self.batch_first}"
 
 
+_ROOM = 32  # positions: the least that attention to a cache looks at
+
+
 class KVCache:
     """Keys and values of the positions seen so far, for one layer; room is made once.
 
@@ -244,7 +247,11 @@ class KVCache:
             for store, new in ((self.keys, keys), (self.values, values)):
                 store[:, :, self.length : end] = new.detach().astype(store.dtype, copy=False)
             self.length = end
-            return self.keys[:, :, :end], self.values[:, :, :end]
+            return self.up_to(end)
+
+    def up_to(self, end: int) -> tuple[Array, Array]:
+        """Return keys and values of the first *end* positions, empty ones too."""
+        return self.keys[:, :, :end], self.values[:, :, :end]
 
     def reset(self) -> None:
         """Forget all positions."""
@@ -310,9 +317,15 @@ class SelfAttention(Module):
         start = 0 if cache is None else cache.length
         if self.rotary is not None:
             q, k = self.rotary(q, start), self.rotary(k, start)
+        causal = self.causal and length > 1
         if cache is not None:
             k, v = cache.append(k, v)
-        causal = self.causal and length > 1
+            if mask is None and self.causal and start > 0:
+                # Room in powers of two, of which a mask shows what is filled: the graph of the next token is this one's
+                # graph, with other offsets, and need not be planned again.
+                room = min(cache.capacity, max(_ROOM, 1 << (cache.length - 1).bit_length()))
+                k, v = cache.up_to(room)
+                mask, causal = _filled(start, length, room, x.device), False
         if causal and start > 0:
             mask, causal = _later_rows(start, length, mask, x.device), False
         share = self.dropout if self.training else 0.0
@@ -324,6 +337,12 @@ class SelfAttention(Module):
     def extra_repr(self) -> str:
         """Return the sizes."""
         return f"{self.dim}, heads={self.heads}, kv_heads={self.kv_heads}"
+
+
+def _filled(start: int, length: int, room: int, device: str) -> Array:
+    """Return the rows of a causal mask from *start* on, over *room* positions; *start* is no part of their graph."""
+    rows = FUNCTIONS["expand_dims"](FUNCTIONS["arange"](length, device=device), -1) + start
+    return rows >= FUNCTIONS["arange"](room, device=device)  # type: ignore[no-any-return]
 
 
 def _later_rows(start: int, length: int, mask: Array | None, device: str) -> Array:

@@ -211,22 +211,24 @@ class GPT(Module):
             raise ShapeError(
                 f"cannot go on from tokens of shape {list(tokens.shape)}: they are [N, T], with T at least 1"
             )
-        context, caches, new = self.config.context, None, tokens
-        before, mode = tokens, self.training
+        context, length, mode = self.config.context, tokens.shape[1], self.training
+        window, waiting, new = tokens[:, -context:], [], tokens
+        caches = self.new_caches(tokens.shape[0]) if use_cache and length <= context else None
         for _ in range(max_new_tokens):
             with no_grad():
                 self.eval()
                 try:
-                    if use_cache and before.shape[1] <= context:
-                        if caches is None:
-                            caches = self.new_caches(tokens.shape[0])
+                    if caches is not None and length <= context:
                         scores = self(new, caches)
                     else:  # the window moves: every position is another one
-                        scores = self(before[:, -context:])
+                        window = FUNCTIONS["concat"]([window, *waiting], axis=1)[:, -context:].realize()
+                        waiting, caches = [], None
+                        scores = self(window)
                 finally:
                     self.train(mode)
                 new = sample(scores[:, -1], temperature, top_k, top_p).realize()
-                before = FUNCTIONS["concat"]([before, new.astype(before.dtype)], axis=1).realize()
+                waiting.append(new.astype(window.dtype, copy=False))
+                length += 1
             yield new
 
     def generate(

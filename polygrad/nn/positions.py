@@ -132,7 +132,11 @@ class RotaryEmbedding(Module):
         """Return *x*, whose second last axis is positions *start* on, turned."""
         length = x.shape[-2]
         _check("RotaryEmbedding", length, start, self.positions)
-        cos, sin = self.cos[start : start + length], self.sin[start : start + length]
+        if start > 0:  # a number beside the graph, not an offset within it: the next token has the same plan
+            rows = FUNCTIONS["arange"](length, device=x.device) + start
+            cos, sin = FUNCTIONS["take"](self.cos, rows, axis=0), FUNCTIONS["take"](self.sin, rows, axis=0)
+        else:
+            cos, sin = self.cos[:length], self.sin[:length]
         if x.dtype is dtypes.float64:
             cos, sin = cos.astype(x.dtype), sin.astype(x.dtype)
         return FUNCTIONS["rotary"](x, cos, sin, interleaved=self.interleaved)  # type: ignore[no-any-return]

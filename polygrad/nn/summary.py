@@ -4,12 +4,14 @@ Here: `summary`, for a call with examples of the inputs or without.
 Not here: the hooks that see outputs (`module.py`).
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from polygrad import dtypes
 from polygrad.array.functions import FUNCTIONS
 from polygrad.array.object import Array
 from polygrad.array.recording import no_grad
+from polygrad.errors import StateError
 from polygrad.nn.module import Module
 
 _SEEN = 3  # columns of text
@@ -22,6 +24,7 @@ class Row(NamedTuple):
     kind: str
     output: str
     parameters: int
+    shared: bool = False  # whether it has parameters that were counted further up
 
 
 class Summary:
@@ -35,9 +38,7 @@ class Summary:
 
     def __str__(self) -> str:
         head = ("layer", "kind", "output", "parameters")
-        lines = [
-            (r.name or "(model)", r.kind, r.output, f"{r.parameters:,}" if r.parameters else "") for r in self.rows
-        ]
+        lines = [(r.name or "(model)", r.kind, r.output, _count(r)) for r in self.rows]
         widths = [max(len(line[k]) for line in [head, *lines]) for k in range(4)]
 
         def shown(line: tuple[str, ...]) -> str:
@@ -50,6 +51,16 @@ class Summary:
         return "\n".join([shown(head), rule, *map(shown, lines), rule, closing])
 
     __repr__ = __str__
+
+
+def _count(row: Row) -> str:
+    """Return a module's own parameters; a tied weight counts where it is met first.
+
+    >>> _count(Row("head", "Linear", "", 0, shared=True)), _count(Row("0", "Linear", "", 1024))
+    ('shared', '1,024')
+    """
+    parts = [f"{row.parameters:,}"] if row.parameters else []
+    return " + ".join([*parts, "shared"] if row.shared else parts)
 
 
 def _size(count: int) -> str:
@@ -65,6 +76,8 @@ def _shapes(out: Any) -> str:
         return str(list(out.shape))
     if isinstance(out, (list, tuple)):
         return ", ".join(_shapes(o) for o in out if o is not None)
+    if isinstance(out, Mapping):
+        return ", ".join(f"{name}: {_shapes(o)}" for name, o in out.items() if o is not None)
     return type(out).__name__
 
 
@@ -76,10 +89,16 @@ def summary(model: Module, *inputs: Any, **keywords: Any) -> Summary:
     model : Module
         The model; its mode, its random stream and its running statistics stay as they are.
     *inputs : Array or tuple of int
-        What to call it with; a tuple is the shape of a float32 array on the model's device. Without inputs the table
-        has no shapes of outputs.
+        What to call it with; a tuple is the shape of an array of zeros, of the parameters' dtype and on their device
+        (a model of tokens takes ``pg.zeros(shape, dtype=pg.int32)``). Without inputs the table has no shapes of
+        outputs.
     **keywords
         Passed on to the model.
+
+    Raises
+    ------
+    StateError
+        If it is given something that is no module. What the model raises for the inputs comes through.
 
     Examples
     --------
@@ -94,13 +113,17 @@ def summary(model: Module, *inputs: Any, **keywords: Any) -> Summary:
     ---------------------------------------
     58 parameters (58 trainable, 0 frozen), 232 B
     """
+    if not isinstance(model, Module):
+        raise StateError(f"cannot make a table of {type(model).__name__}: it is no pg.nn.Module")
     outputs = _outputs(model, inputs, keywords) if inputs or keywords else {}
     seen: set[int] = set()
     rows = []
     for name, module in model.named_modules():
-        own = [p for _, p in module.named_parameters(recurse=False) if id(p) not in seen]
+        named = [p for _, p in module.named_parameters(recurse=False)]
+        own = [p for p in named if id(p) not in seen]
         seen.update(id(p) for p in own)
-        rows.append(Row(name, type(module).__name__, outputs.get(id(module), ""), sum(p.size for p in own)))
+        count, shared = sum(p.size for p in own), len(own) < len(named)
+        rows.append(Row(name, type(module).__name__, outputs.get(id(module), ""), count, shared))
     arrays = [*model.parameters(), *model.buffers()]
     size = sum(a.size * a.dtype.itemsize for a in arrays)
     return Summary(rows, model.num_parameters(), model.num_parameters(only_trainable=True), size)
@@ -108,9 +131,10 @@ def summary(model: Module, *inputs: Any, **keywords: Any) -> Summary:
 
 def _outputs(model: Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> dict[int, str]:
     """Return the shapes of all modules' outputs, by identity, from one call in evaluation mode."""
-    device = next((p.device for p in model.parameters()), None)
+    first = next((p for p in model.parameters() if dtypes.KINDS[p.dtype] == "float"), None)
+    dtype, device = (dtypes.float32, None) if first is None else (first.dtype, first.device)
     given = [
-        FUNCTIONS["zeros"](x, dtype=dtypes.float32, device=device)
+        FUNCTIONS["zeros"](x, dtype=dtype, device=device)
         if isinstance(x, (tuple, list)) and all(isinstance(n, int) for n in x)
         else x
         for x in inputs

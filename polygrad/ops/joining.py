@@ -12,6 +12,7 @@ from polygrad.errors import DTypeError, ShapeError
 from polygrad.ops.internal import cast, places
 from polygrad.ops.manipulation import part, with_calls
 from polygrad.ops.table import composite
+from polygrad.symbols import settled
 
 ALL = "bool int float complex"
 GROUP = 8  # as many inputs as a kernel takes comfortably; a thousand inputs are four levels of them
@@ -264,7 +265,7 @@ def pad(xp: Any, x: Any, pad_width: Any, /, *, mode: Any = "constant", constant_
     value = constant_values
     if not isinstance(value, (bool, int, float, complex)):
         raise DTypeError(f"cannot pad with {value!r}: the value is a Python number")
-    value = xp.constant(value, x.dtype).value
+    value = xp.constant(settled(value), x.dtype).value
     return xp.pad_(x, tuple(b for b, _ in pairs), tuple(a for _, a in pairs), value)
 
 

@@ -7,9 +7,10 @@ Not here: the step itself.
 from collections.abc import Mapping
 from typing import Any
 
+from polygrad.array.capturing import capturing
 from polygrad.array.creation import asarray
 from polygrad.array.evaluation import realize
-from polygrad.errors import GradError, StateError
+from polygrad.errors import CaptureError, GradError, StateError
 from polygrad.nn import pending
 from polygrad.optim.optimizer import Optimizer
 
@@ -53,6 +54,10 @@ class Accumulation:
         **how
             As for `Optimizer.step`: ``max_norm``, ``scale``, ``nonfinite``.
         """
+        if capturing() is not None:
+            raise CaptureError(
+                "cannot compile a step of Accumulation, which counts batches: compile what computes the gradients"
+            )
         if self.count + 1 < self.batches:
             grads = [p.grad for g in self.optimizer.groups for p in g["params"].values() if p.grad is not None]
             realize(grads, pending.take(), also)

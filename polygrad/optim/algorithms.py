@@ -7,6 +7,7 @@ Each update is written from elementwise ops, so it is one kernel a parameter. Br
 hyper-parameter is used at all.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from polygrad.array.functions import FUNCTIONS
 from polygrad.array.object import Array
 from polygrad.errors import GradError
 from polygrad.optim.optimizer import Optimizer, State
+from polygrad.symbols import applied
 
 
 def _check(low: float, high: float, **values: float) -> None:
@@ -144,7 +146,7 @@ class Adam(Optimizer):
         new = {"mean": mean, "square": square}
         if "largest" in self.slots:
             new["largest"] = FUNCTIONS["maximum"](state["largest"], square)
-        root = FUNCTIONS["sqrt"](new.get("largest", square)) * (1.0 / math.sqrt(1.0 - second ** state["step"]))
+        root = FUNCTIONS["sqrt"](new.get("largest", square)) * (1.0 / applied(math.sqrt, 1.0 - second ** state["step"]))
         return p - mean * (rate / (1.0 - first ** state["step"])) / (root + group["eps"]), new
 
 
@@ -167,6 +169,17 @@ class AdamW(Adam):
         amsgrad: bool = False,
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad=amsgrad)
+
+
+def _momentum(first: Any, decay: Any, count: Any) -> Any:
+    """Return NAdam's momentum at a step: it rises from half of *first* to *first*."""
+    return first * (1.0 - 0.5 * 0.96 ** (count * decay))
+
+
+@functools.lru_cache(maxsize=256)
+def _momenta(first: float, decay: float, count: int) -> float:
+    """Return the product of the momenta of the steps 1 to *count*."""
+    return float(math.prod(_momentum(first, decay, k) for k in range(1, count + 1)))
 
 
 class NAdam(Optimizer):
@@ -204,13 +217,13 @@ class NAdam(Optimizer):
         p: Any = parameter
         g: Any = gradient + p * decay if decay else gradient
         (first, second), rate, count = group["betas"], group["lr"], state["step"]
-        momenta = [first * (1.0 - 0.5 * 0.96 ** (k * group["momentum_decay"])) for k in range(1, count + 2)]
-        past = math.prod(momenta[:-1])
+        now, following = (_momentum(first, group["momentum_decay"], k) for k in (count, count + 1))
+        past = applied(_momenta, first, group["momentum_decay"], count)
         mean = state["mean"] * first + g * (1.0 - first)
         square = state["square"] * second + g * g * (1.0 - second)
         root = FUNCTIONS["sqrt"](square * (1.0 / (1.0 - second**count))) + group["eps"]
-        ahead = rate * momenta[-1] / (1.0 - past * momenta[-1])
-        move = g * (rate * (1.0 - momenta[-2]) / (1.0 - past)) + mean * ahead
+        ahead = rate * following / (1.0 - past * following)
+        move = g * (rate * (1.0 - now) / (1.0 - past)) + mean * ahead
         return p - move / root, {"mean": mean, "square": square}
 
 

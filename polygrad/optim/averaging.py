@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from polygrad.array.capturing import afterwards, capturing, number
 from polygrad.array.creation import asarray
 from polygrad.array.evaluation import realize
 from polygrad.array.object import Array
@@ -15,6 +16,7 @@ from polygrad.array.rebinding import rebind
 from polygrad.array.recording import no_grad
 from polygrad.errors import GradError, StateError
 from polygrad.optim.optimizer import named_arrays, working
+from polygrad.symbols import applied
 
 
 class EMA:
@@ -46,6 +48,8 @@ class EMA:
     [1.0]
     """
 
+    captures_itself = True  # a compiled function reads the count and the decay at each call
+
     def __init__(self, params: Any, decay: float = 0.999, *, warmup: bool = False) -> None:
         if not 0.0 <= decay < 1.0:
             raise GradError(f"cannot average with decay={decay}: it must be in [0, 1)")
@@ -73,7 +77,9 @@ class EMA:
         """
         if self._swapped is not None:
             raise GradError("cannot update an average while it is in the parameters' place: swap it out first")
-        kept = min(self.decay, (1.0 + self.count) / (10.0 + self.count)) if self.warmup else self.decay
+        count, kept = number(lambda: self.count), number(lambda: self.decay)
+        if self.warmup:
+            kept = applied(min, kept, (1.0 + count) / (10.0 + count))
         with no_grad():
             new = {}
             for name, parameter in self._owned.items():
@@ -81,7 +87,14 @@ class EMA:
                 new[name] = self._mean[name].to_device(value.device) * kept + value * (1.0 - kept)
             copies = {name: b.detach() for name, b in self._buffers.items()}
             realize(new, copies)
-        self._mean, self._copies = new, copies
+            if capturing() is not None:
+                for name, value in {**new, **copies}.items():
+                    rebind(self._mean[name] if name in new else self._copies[name], value)
+        if capturing() is None:
+            self._mean, self._copies = new, copies
+        afterwards(self._count)
+
+    def _count(self) -> None:
         self.count += 1
 
     def swap_in(self) -> None:

@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from polygrad.errors import GradError, StateError
+from polygrad.array.capturing import capturing
+from polygrad.errors import CaptureError, GradError, StateError
 from polygrad.optim.optimizer import Optimizer
 from polygrad.optim.scheduling import Scheduler
 
@@ -170,6 +171,8 @@ class ReduceLROnPlateau(Scheduler):
         """Take the metric of one more step, a number or an array of one element; not a number counts as no better."""
         if metric is None:
             raise GradError("cannot step ReduceLROnPlateau without a metric: pass the loss of this step or epoch")
+        if capturing() is not None:
+            raise CaptureError("cannot compile a step of ReduceLROnPlateau, which looks at a metric: step it outside")
         value = float(metric)
         self.count += 1
         if self._better(value):

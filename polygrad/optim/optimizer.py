@@ -14,17 +14,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from polygrad import dtypes
+from polygrad.array.capturing import capturing
 from polygrad.array.creation import asarray
 from polygrad.array.evaluation import realize
 from polygrad.array.functions import FUNCTIONS
 from polygrad.array.object import Array
 from polygrad.array.rebinding import rebind
 from polygrad.array.recording import no_grad
-from polygrad.errors import DTypeError, GradError, ShapeError, StateError
+from polygrad.errors import CaptureError, DTypeError, GradError, ShapeError, StateError
 from polygrad.nn import pending
+from polygrad.optim.captured import Numbers, count_up
+from polygrad.optim.turns import Member, in_turns
 from polygrad.runtime.devices import state as device_state
 
 State = dict[str, Any]  # of one parameter: its count of steps, and arrays
+Moved = tuple[str, Array, Array, State]  # a name, its parameter, the new value and the new state
 MASTER = "master"  # the state array that holds a 16-bit parameter's value in float32
 _NONFINITE = ("allow", "skip", "raise")
 
@@ -94,6 +98,7 @@ class Optimizer:
     """
 
     slots: tuple[str, ...] = ()
+    captures_itself = True  # a compiled step reads counts and hyper-parameters at each call
 
     def __init__(self, params: Any, **defaults: Any) -> None:
         given = _listed(params)
@@ -104,6 +109,8 @@ class Optimizer:
         self.state: dict[str, State] = {}
         self.defaults = defaults
         self.norm: Array | None = None  # of all gradients, before clipping, at the last step that had to know it
+        self.share: frozenset[str] | None = None  # the parameters that this process moves, if it does not move all
+        self._numbers: Numbers | None = None  # of a step that is captured
         self.skipped = 0  # steps that were not taken because a gradient was not finite
         self._initial: list[float] = []  # the learning rates before any schedule changed them
         self._canonical: dict[str, str] = {}  # from every name to the first name of the same array
@@ -212,7 +219,9 @@ class Optimizer:
         """Move every parameter that has a gradient, once.
 
         New values, new state, what buffers wait for (running statistics) and *also* are computed together; parameters
-        change only when all of it worked.
+        change only when all of it worked. Large models (from 16 MiB on) get theirs in turns, once the gradients and all
+        else are there, so that old and new values need not all fit: a device that fails between two turns, which their
+        kernels give no reason for, leaves some parameters moved, and the error has a note that says so.
 
         Parameters
         ----------
@@ -254,28 +263,78 @@ class Optimizer:
         """Do as `step` does, with ``nonfinite="skip"`` unless told otherwise; return whether the step was taken."""
         _check_step(max_norm, scale, nonfinite)
         found = self._own_gradients() if grads is None else self._given_gradients(grads)
+        if capturing() is not None and nonfinite != "allow":
+            raise CaptureError(
+                f"cannot compile a step with nonfinite={nonfinite!r}, which looks at a value: use 'allow', and look at "
+                "the loss outside"
+            )
         if not found:
             raise GradError("cannot step: no parameter has a gradient; call loss.backward() first, or step(grads)")
-        moved: list[tuple[str, Array, Array, State]] = []
+        members = [m for m in self._members() if m[0] in found and (self.share is None or m[0] in self.share)]
+        turns = in_turns(members) if capturing() is None else [members]
         with no_grad():
             norm, factor = self._scaling(found, max_norm, scale, nonfinite)
-            for name, parameter, group in self._members():
-                if name in found:
-                    moved.append((name, parameter, *self._moved(name, parameter, found[name], group, factor)))
-            arrays = [[value, list(new.values())[1:]] for _, _, value, new in moved]
-            realize(arrays, pending.take(), also, [] if norm is None else [norm])
-            for device in dict.fromkeys(p.device for _, p, _, _ in moved):
+            moved = self._all_moved(members, found, factor) if len(turns) == 1 else []
+            first = _values(moved) if len(turns) == 1 else [found[name] for name, _, _ in members]
+            realize(first, pending.take(), also, [] if norm is None else [norm])
+            for device in dict.fromkeys(p.device for _, p, _ in members):
                 opened = device_state(device)
                 with opened.lock:
                     opened.check()
-            self.norm = norm
+            capture = capturing()
+            if capture is not None:
+                capture.checked = True
+            self._take_norm(norm)
             if norm is not None and nonfinite != "allow" and not math.isfinite(float(norm)):
                 self._refuse(found, nonfinite)
                 return False
-            for name, parameter, value, new in moved:
-                rebind(parameter, value)
-                self.state[name] = new
+            for turn in turns:
+                if len(turns) > 1:
+                    moved = self._turn(turn, found, factor, turn is turns[0])
+                for name, parameter, value, new in moved:
+                    rebind(parameter, value)
+                    self._advance(name, new)
+            if capturing() is not None:
+                count_up(self.state, [name for name, _, _ in members])
         return True
+
+    def _all_moved(self, members: list[Member], found: Mapping[str, Array], factor: Any) -> list[Moved]:
+        self._numbers = None
+        if capturing() is not None:
+            self._numbers = Numbers(self.groups, self.state, [name for name, _, _ in members])
+        return [(name, p, *self._moved(name, p, found[name], group, factor)) for name, p, group in members]
+
+    def _turn(self, turn: list[Member], found: Mapping[str, Array], factor: Any, first: bool) -> list[Moved]:
+        """Compute the new values of some parameters, while those of earlier turns have theirs."""
+        moved = self._all_moved(turn, found, factor)
+        try:
+            realize(_values(moved))
+        except Exception as error:
+            if not first:
+                error.add_note("some parameters had been moved by then, and others not: load what was saved last")
+            raise
+        return moved
+
+    def _take_norm(self, norm: Array | None) -> None:
+        if capturing() is not None and norm is not None and self.norm is not None and self.norm.dtype is norm.dtype:
+            rebind(self.norm, norm)
+        else:
+            self.norm = norm
+
+    def _advance(self, name: str, new: State) -> None:
+        """Take the new state of a parameter; in a captured function under the handles that are there."""
+        if capturing() is None:
+            self.state[name] = new
+            return
+        state = self.state.get(name)
+        if state is None:
+            raise CaptureError(
+                f"cannot compile the first step of {name}: its state is made in it; take one step before, or let "
+                "the function run once"
+            )
+        for key, value in new.items():
+            if key != "step":
+                rebind(state[key], value)
 
     def _scaling(
         self, found: Mapping[str, Array], max_norm: float | None, scale: float, nonfinite: str
@@ -300,7 +359,7 @@ class Optimizer:
             )
 
     def _moved(
-        self, name: str, parameter: Array, gradient: Array, group: Mapping[str, Any], factor: Any
+        self, name: str, parameter: Array, gradient: Array, group: dict[str, Any], factor: Any
     ) -> tuple[Array, State]:
         if gradient.shape != parameter.shape:
             raise ShapeError(
@@ -318,9 +377,12 @@ class Optimizer:
         if master is not None:  # unless somebody has changed the parameter, it is the master's rounded value
             kept = FUNCTIONS["equal"](master.astype(parameter.dtype), parameter.detach())
             value = FUNCTIONS["where"](kept, master, value)
-        decay = 0.0 if getattr(parameter, "no_decay", False) else float(group.get("weight_decay", 0.0))
-        new, arrays = self.update(value, slope, {"step": before["step"] + 1, **here}, group, decay)
-        state = {"step": before["step"] + 1, **{k: arrays[k] for k in self.slots}}
+        if self._numbers is not None:
+            group = self._numbers.group(group)
+        decay = 0.0 if getattr(parameter, "no_decay", False) else group.get("weight_decay", 0.0)
+        count = (before["step"] if self._numbers is None else self._numbers.count(name)) + 1
+        new, arrays = self.update(value, slope, {"step": count, **here}, group, decay)
+        state = {"step": count, **{k: arrays[k] for k in self.slots}}
         if MASTER in self._slots(parameter):  # which a model that was moved to 16 bits since has not had yet
             state[MASTER] = new
         return new.astype(parameter.dtype, copy=False), state
@@ -423,6 +485,10 @@ class Optimizer:
     def __repr__(self) -> str:
         first = {k: v for k, v in self.groups[0].items() if k != "params"}
         return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in first.items())})"
+
+
+def _values(moved: list[Moved]) -> list[Any]:
+    return [[value, list(new.values())[1:]] for _, _, value, new in moved]
 
 
 def _check_step(max_norm: float | None, scale: float, nonfinite: str) -> None:

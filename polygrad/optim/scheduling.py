@@ -4,15 +4,18 @@ Here: the base class, which counts, binds, saves.
 Not here: any schedule (`lr_scheduler.py`, `composed.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from polygrad.array.capturing import effect
 from polygrad.errors import StateError
 from polygrad.optim.optimizer import Optimizer
 
 
 class Scheduler:
     """The base: subclasses write `rate`, the learning rate after so many steps of a group that began with *first*."""
+
+    captures_itself = True  # a compiled function counts at each call
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
@@ -48,9 +51,15 @@ class Scheduler:
 
     def step(self) -> None:
         """Count one step of the optimiser, and set the learning rates for the next."""
-        if len(self.first) != len(self.optimizer.groups):  # a group was added
-            self.first += self.optimizer.initial_rates()[len(self.first) :]
-        self.at(self.count + 1)
+
+        def do() -> Callable[[], None]:
+            if len(self.first) != len(self.optimizer.groups):  # a group was added
+                self.first += self.optimizer.initial_rates()[len(self.first) :]
+            before = self.count
+            self.at(before + 1)
+            return lambda: self.at(before)
+
+        effect(do)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the schedule stands."""

@@ -11,7 +11,7 @@ from typing import Any
 from polygrad import shapes
 from polygrad.driver.types import Ref
 from polygrad.errors import CaptureError, DTypeError
-from polygrad.graph.node import Node, Pair, describe, parts, watches
+from polygrad.graph.node import RECORDING, Node, Pair, describe, parts, watches
 from polygrad.runtime.devices import State, check_alive, reopened, state, states
 from polygrad.runtime.memory import Buffer, Storage, size_class
 from polygrad.runtime.structure import Structure, active_mask
@@ -23,8 +23,20 @@ from polygrad.schedule.index import nests
 PLAN_LIMIT = 4096  # plans a device; the oldest go first
 
 
-def realize(nodes: Iterable[Node]) -> None:
+Landed = Callable[[Node], None]
+
+
+def realize(nodes: Iterable[Node], landed: Landed | None = None) -> None:
     """Compute *nodes*; afterwards each has its storage.
+
+    Parameters
+    ----------
+    nodes : iterable of Node
+        What to compute.
+    landed : callable, optional
+        Called with a node, asked for or not, once its storage is settled and all that gives it its value has been
+        launched, while the rest is yet to be launched. It must not raise. Nodes of no elements, and some views, come
+        without a call.
 
     Raises
     ------
@@ -45,7 +57,7 @@ def realize(nodes: Iterable[Node]) -> None:
         found = state(name)
         while True:
             with found.lock:
-                lacking = _realize_on(found, [n for n in pending if n.device == name and n.storage is None])
+                lacking = _realize_on(found, [n for n in pending if n.device == name and n.storage is None], landed)
             if lacking is None:
                 break
             from polygrad.runtime.lacking import stand_in  # noqa: PLC0415  built on this module
@@ -53,7 +65,7 @@ def realize(nodes: Iterable[Node]) -> None:
             stand_in(found, lacking)  # may go to another device: not with this one's lock
 
 
-def _realize_on(found: State, asked: list[Node]) -> Node | None:
+def _realize_on(found: State, asked: list[Node], landed: Landed | None = None) -> Node | None:
     """Compute *asked* on one device; or do nothing, and return a result of a library op that the device lacks."""
     for n in asked:
         if n.aval.size == 0:
@@ -65,6 +77,7 @@ def _realize_on(found: State, asked: list[Node]) -> Node | None:
     graph = Structure(asked)
     if graph.history:
         asked = [*asked, *graph.history]
+        del graph  # it holds every node, and the next one counts who does
         graph = Structure(asked)
     for n in graph.calls:
         if n.spec.op.call not in found.info.ops:
@@ -75,6 +88,7 @@ def _realize_on(found: State, asked: list[Node]) -> Node | None:
             check_alive(found, leaf.storage)
     program = found.plans.get(graph.key)
     if program is None and _straighten(graph.order):
+        del graph, leaves  # as above
         graph = Structure(asked)
         leaves = list(graph.leaves)
         program = found.plans.get(graph.key)
@@ -85,7 +99,7 @@ def _realize_on(found: State, asked: list[Node]) -> Node | None:
         if len(found.plans) >= PLAN_LIMIT:
             found.plans.pop(next(iter(found.plans)), None)
         found.plans[graph.key] = program
-    program.run(graph.order, leaves)
+    program.run(graph.order, leaves, landed)
     return None
 
 
@@ -169,44 +183,103 @@ class Program:
     def __init__(self, found: State, made: Plan, order: list[Node]) -> None:
         self.state = found
         self.plan = made
+        self.launches: list[Any] = []  # of the kernels, by step
         self.steps = [self._bind(s) for s in made.steps]
         self.fused = sum(isinstance(s, Fused) for s in made.steps)
         self.ops = len(made.steps) - self.fused
         self.results = [(at, slot, shapes.strides(order[at].aval.shape)) for at, slot in made.results]
+        self._landings: list[list[int]] | None = None
 
-    def run(self, order: list[Node], leaves: list[Node]) -> None:
-        """Launch everything and give the results their storage."""
+    def run(self, order: list[Node], leaves: list[Node], landed: Landed | None = None) -> None:
+        """Launch everything and give the results their storage; tell *landed* of each as soon as it has it."""
         found, made = self.state, self.plan
         buffers: list[Buffer | None] = [None] * made.slots
         for k, n in enumerate(leaves):
             buffers[k] = n.storage.buffer
         moved = any(n.storage.offset for n in leaves)
+        written = None if RECORDING.capture is None else RECORDING.capture.begin(self, order, leaves)
         if made.taken:  # an array is overwritten: from here on nothing may go wrong
             for planned in made.steps:
                 for slot, nbytes in planned.allocate:
                     buffers[slot] = found.pool.allocate(nbytes)
-        for step in self.steps:
-            step(buffers, order, leaves, moved)
+        if written is not None:
+            written.launch(self.steps, buffers, moved)
+        elif landed is None:
+            for step in self.steps:
+                step(buffers, order, leaves, moved)
+        else:
+            self._run_telling(buffers, order, leaves, landed)
         found.fused += self.fused
         found.ops += self.ops
-        for at, slot, strides in self.results:
-            order[at].storage = Storage(buffers[slot], 0, strides, True)
-        for at, operand in made.views:
-            n = order[at]
-            offset = operand.offset + (leaves[operand.slot].storage.offset if operand.slot < len(leaves) else 0)
-            n.storage = Storage(
-                buffers[operand.slot], offset, operand.strides, operand.strides == shapes.strides(n.aval.shape)
-            )
+        self._settle(buffers, order, leaves)
+        if written is not None:
+            written.end()
         for slot in made.taken:
             leaves[slot].storage = None
         for at, _ in (*made.results, *made.views):
             release(order[at])
 
+    def _settle(self, buffers: list[Buffer | None], order: list[Node], leaves: list[Node]) -> None:
+        """Give the results that have none yet their storage."""
+        for at, slot, strides in self.results:
+            if order[at].storage is None:
+                order[at].storage = Storage(buffers[slot], 0, strides, True)
+        for at, operand in self.plan.views:
+            n = order[at]
+            if n.storage is None:
+                offset = operand.offset + (leaves[operand.slot].storage.offset if operand.slot < len(leaves) else 0)
+                n.storage = Storage(
+                    buffers[operand.slot], offset, operand.strides, operand.strides == shapes.strides(n.aval.shape)
+                )
+
+    def _run_telling(self, buffers: list[Buffer | None], order: list[Node], leaves: list[Node], landed: Landed) -> None:
+        if self._landings is None:
+            self._landings = _landings(self.plan)
+        moved = any(n.storage.offset for n in leaves)
+        views = dict(self.plan.views)
+        made = {at: (slot, strides) for at, slot, strides in self.results}
+        for step, ready in zip(self.steps, self._landings, strict=True):
+            step(buffers, order, leaves, moved)
+            for at in ready:
+                n, operand = order[at], views.get(at)
+                if operand is None:
+                    n.storage = Storage(buffers[made[at][0]], 0, made[at][1], True)
+                else:
+                    flat = operand.strides == shapes.strides(n.aval.shape)
+                    n.storage = Storage(buffers[operand.slot], operand.offset, operand.strides, flat)
+                landed(n)
+
     def _bind(self, step: Fused | Library) -> Callable[..., None]:
-        return self._bind_fused(step) if isinstance(step, Fused) else self._bind_library(step)
+        if isinstance(step, Fused):
+            return self._bind_fused(step)
+        self.launches.append(None)
+        return self._bind_library(step)
+
+    @staticmethod
+    def origins(step: Fused, order: list[Node]) -> dict[int, Any]:
+        """Return what the checked instructions of a kernel belong to, by instruction."""
+        return {k: _origin(order[at]) for k, at in step.traced.items()}
+
+    @staticmethod
+    def library_call(
+        step: Library, order: list[Node]
+    ) -> tuple[tuple[Operand, ...], tuple[Operand, ...], dict[str, Any], dict[int, Any] | None]:
+        """Return outputs, inputs and attributes of a library call, and of a checked one what it belongs to."""
+        attrs: dict[str, Any] = dict(step.params)
+        site = None
+        if step.op in ("scatter_add", "scatter_reduce"):
+            node = order[step.traced]
+            site = {0: ("scatter", node.aval.shape[:1], node.trace)}
+        if step.op == "matmul" and _precision[0] != "highest":
+            attrs["precision"] = _precision[0]
+        outs = step.outs
+        if step.op == "random_bits":
+            outs = tuple([o._replace(shape=(shapes.size(o.shape),), strides=(1,)) for o in outs])
+        return outs, step.ins, attrs, site
 
     def _bind_fused(self, step: Fused) -> Callable[..., None]:
         launch = self.state.device.prepare(step.kernel)
+        self.launches.append(launch)
         take = self.state.pool.take
         slots, ints, scalars = step.slots, step.ints, step.scalars
         makes = [(slot, size_class(nbytes), nbytes) for slot, nbytes in step.allocate]
@@ -224,7 +297,7 @@ class Program:
                 launch([buffers[s].handle for s in slots], here, values)
             else:
                 status = self.state.status()
-                tag = self.state.tag({k: _origin(order[at]) for k, at in step.traced.items()})
+                tag = self.state.tag(self.origins(step, order))
                 launch([buffers[s].handle if s >= 0 else status for s in slots], (*here, tag), values)
             for slot in ends:
                 buffers[slot] = None
@@ -252,22 +325,36 @@ class Program:
             for slot, nbytes in step.allocate:
                 if buffers[slot] is None:
                     buffers[slot] = allocate(nbytes)
-            attrs: dict[str, Any] = {name: order[k].value for name, k in step.scalars}
-            attrs.update(step.params)
-            if step.op in ("scatter_add", "scatter_reduce"):
-                node = order[step.traced]
-                attrs["status"] = self.state.status()
-                attrs["tag"] = self.state.tag({0: ("scatter", node.aval.shape[:1], node.trace)})
-            if step.op == "matmul" and _precision[0] != "highest":
-                attrs["precision"] = _precision[0]
-            outs = [ref(o, buffers, leaves) for o in step.outs]
-            if step.op == "random_bits":
-                outs = [o._replace(shape=(shapes.size(o.shape),), strides=(1,)) for o in outs]
-            device.launch_op(step.op, outs, [ref(o, buffers, leaves) for o in step.ins], attrs)
+            outs, ins, attrs, site = self.library_call(step, order)
+            for name, k in step.scalars:
+                attrs[name] = order[k].value
+            if site is not None:
+                attrs["status"], attrs["tag"] = self.state.status(), self.state.tag(site)
+            device.launch_op(
+                step.op, [ref(o, buffers, leaves) for o in outs], [ref(o, buffers, leaves) for o in ins], attrs
+            )
             for slot in step.release:
                 buffers[slot] = None
 
         return run
+
+
+def _landings(made: Plan) -> list[list[int]]:
+    """Return for each step the results, as positions in the order, whose memory no later step reads or writes.
+
+    Views of what was there before the plan, and of memory that it takes over, are in none of the lists.
+    """
+    last: dict[int, int] = {}
+    for k, step in enumerate(made.steps):
+        slots = step.slots if isinstance(step, Fused) else [o.slot for o in (*step.outs, *step.ins)]
+        for slot in (*slots, *[slot for slot, _ in step.allocate]):
+            last[slot] = k
+    fresh = {slot for step in made.steps for slot, _ in step.allocate}
+    out: list[list[int]] = [[] for _ in made.steps]
+    for at, slot in (*made.results, *[(at, operand.slot) for at, operand in made.views]):
+        if slot in fresh:
+            out[last[slot]].append(at)
+    return out
 
 
 def _placed(ints: tuple[int, ...], step: Fused, order: list[Node]) -> tuple[int, ...]:
@@ -286,6 +373,11 @@ def set_matmul_precision(precision: str) -> None:
     if precision not in ("highest", "tf32"):
         raise ValueError(f"matmul precision is 'highest' or 'tf32', got {precision!r}")
     _precision[0] = precision
+
+
+def matmul_precision() -> str:
+    """Return what `set_matmul_precision` was told last."""
+    return _precision[0]
 
 
 def _origin(node: Node) -> tuple[str, tuple[int, ...], Any]:

@@ -8,7 +8,7 @@ import sys
 from operator import attrgetter
 from typing import Any
 
-from polygrad.graph.node import Node, Siblings, scalar, spec_of, watches
+from polygrad.graph.node import RECORDING, Node, Siblings, scalar, spec_of, watches
 from polygrad.runtime.claims import calibrate, find_claims
 from polygrad.runtime.memory import Buffer, Storage
 from polygrad.schedule.views import MOVEMENT
@@ -62,7 +62,7 @@ class Structure:
         words, uses, costly, self._flags, puts = self._words(set(asked))
         self._held = [k for k in costly if sys.getrefcount(self.order[k]) > _BASELINE + uses[k]]
         self.history = self._history(uses) if len(self.order) > LONG else []
-        if puts:
+        if puts and RECORDING.capture is None:  # a captured call is replayed: what it reads must stay
             # Writes that may take over memory, by position in the order, and the last write of each row of them.
             self.claimed = find_claims(self.order, uses, self._flags, _BASELINE, _active[0])
             loose = Writes(self.claims()).loose(self.order)

@@ -76,6 +76,8 @@ def contiguous(node: Node) -> Node:
 
 def download(node: Node, into: memoryview) -> None:
     """Copy the value of *node* into *into*, contiguous writable bytes; wait for it, and raise what launches met."""
+    if RECORDING.capture is not None:
+        RECORDING.capture.refuse_read()
     source = contiguous(node)
     assert node.device is not None  # noqa: S101  arrays always have a device
     found = state(node.device)
@@ -96,6 +98,8 @@ def on_host(node: Node) -> bool:
 
 def view(node: Node) -> tuple[memoryview, Buffer | None, int]:
     """Return host memory with the value of *node*, what keeps it alive, and the offset of the value in elements."""
+    if RECORDING.capture is not None:
+        RECORDING.capture.refuse_read()
     realize([node])
     assert node.device is not None  # noqa: S101  arrays always have a device
     found = state(node.device)

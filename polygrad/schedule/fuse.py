@@ -8,7 +8,7 @@ Not here: index arithmetic, kernel text, memory.
 
 import heapq
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from polygrad import shapes
@@ -27,6 +27,8 @@ PACKED = {"scatter", "library"}  # library ops whose operands are in C order
 CHEAP_OPS = 24  # a value of at most this many instructions from one load is computed again rather than stored
 MANY_LOADS = 2  # operands: beyond, they are not counted
 SMALL = 256  # elements: below, sharing is not worth a thought
+PER_ELEMENT = {"elementwise", "cast"}
+GLANCE = 1024  # elements of a value for each one that is read: from here on reading it does not justify keeping it
 JOIN_WINDOW = 32  # kernels looked at when a seed asks for company
 
 
@@ -78,7 +80,8 @@ class Fusion:
         self._late = self._lateness()
         self._heap: list[tuple[int, Node]] = []
         self._deferred: list[tuple[int, Node]] = []  # column sums, which look for a kernel to ride in last of all
-        for n in wanted:
+        self.asked = frozenset(wanted)
+        for n in self.asked:
             self.want(n)
 
     def run(self) -> list[Step]:
@@ -212,8 +215,12 @@ class Fusion:
             self.want(n)
 
     def _grow(self, group: Group) -> None:
+        self.grow(group, self._decide)
+
+    def grow(self, group: Group, decide: Callable[[Group, Demand], bool]) -> None:
+        """Grow a kernel as far as the device's limits and *decide* let it."""
         limits = self.info.limits
-        group.grow(self._decide, limits.max_instructions // 2, limits.max_buffers // 2, self._extra)
+        group.grow(decide, limits.max_instructions // 2, limits.max_buffers // 2, self._extra)
 
     def _library(self, node: Node) -> None:
         step = Step(None, node)
@@ -455,11 +462,21 @@ class Fusion:
         return True
 
     def _sorted(self) -> list[Step]:
-        """Return the steps, operands first; raise CycleError if two wait for each other."""
+        """Return the steps, operands first; raise CycleError if two wait for each other.
+
+        What was asked for comes in the order in which it was recorded, and the rest when it is needed: in a backward
+        pass an activation then goes as soon as the gradients that need it are there.
+        """
         done: set[int] = set()
         out: list[Step] = []
         state: dict[int, int] = {}
-        stack = list(self.steps)
+        asked = self.asked
+
+        def late(step: Step) -> tuple[bool, int]:
+            number = min((n.number for n in step.outputs if n in asked), default=0)
+            return not number, number or step.outputs[0].number
+
+        stack = sorted(self.steps, key=late, reverse=True)
         while stack:
             step = stack[-1]
             if id(step) in done:
@@ -487,14 +504,25 @@ def call_of(node: Node) -> tuple[Any, ...]:
 
 
 def _consumers(order: list[Node]) -> dict[Node, list[Node]]:
-    """Return what computes with each node; movement ops between the two are looked through, for they cost nothing."""
+    """Return what computes with each node; movement ops between the two are looked through, for they cost nothing.
+
+    What only glances at a node does not count: for the few elements that it reads they are computed again, so that a
+    loop that notes one element of each of its steps does not keep all of these in memory.
+    """
     out: dict[Node, list[Node]] = {n: [] for n in order}
+    elementwise: set[Node] = set()
     for n in order:
-        if n.spec.op.kind in MOVEMENT:
+        kind = n.spec.op.kind
+        if kind in MOVEMENT or kind in PER_ELEMENT:
+            if all(p not in out or p in elementwise for p in n.parents):
+                elementwise.add(n)
+        if kind in MOVEMENT:
             continue
         for p in n.parents:
             while p in out:
-                out[p].append(n)
+                glance = kind in PER_ELEMENT and p in elementwise and n.aval.size * GLANCE <= p.aval.size
+                if not glance:
+                    out[p].append(n)
                 if p.spec.op.kind not in MOVEMENT:
                     break
                 p = p.parents[0]

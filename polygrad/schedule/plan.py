@@ -18,6 +18,7 @@ from polygrad.schedule.decompose_product import product_launches
 from polygrad.schedule.emit import STATUS, Emitter, FusedLaunch, finishing
 from polygrad.schedule.fallback import library_launch
 from polygrad.schedule.fuse import CycleError, Fusion, Step
+from polygrad.schedule.recompute import lighter, spared
 from polygrad.schedule.views import View, view_of
 from polygrad.schedule.writes import Writes, copy_launch
 
@@ -102,10 +103,13 @@ def plan(
     bases = {base for base, *_ in views.values()}
     writes = Writes(claims, set(wanted) | bases | offered | retained)
     try:
-        steps = Fusion(order, wanted, offered, info, writes=writes).run()
+        fusion = Fusion(order, wanted, offered, info, writes=writes)
+        steps = fusion.run()
     except CycleError:
-        steps = Fusion(order, wanted, offered, info, sharing=False, writes=writes).run()
-    made = _Numbering(order, leaves, info).finish(steps, writes.kept, views)
+        fusion = Fusion(order, wanted, offered, info, sharing=False, writes=writes)
+        steps = fusion.run()
+    kept = writes.kept - spared(steps, fusion, retained - set(wanted) - bases)
+    made = _Numbering(order, leaves, info).finish(lighter(steps, fusion, kept), kept, views)
     if made.taken and _much(made, leaves):
         return plan(order, leaves, asked, offered, retained, info)
     return made
@@ -293,17 +297,18 @@ class _Numbering:
         return Operand(self.slot(base), offset, shape, strides, base.dtype.name)
 
     def _lifetimes(self, drafts: list[Any], keep: set[int]) -> list[Fused | Library]:
-        last: dict[int, int] = {}
-        made: set[int] = set()
-        for k, (_, makes, reads) in enumerate(drafts):
-            for slot, _ in makes:
-                last[slot] = k
-                made.add(slot)
-            for slot in reads:
-                last[slot] = k
+        """Say where memory begins and ends: a slot that is made again has none between its last reader and that."""
+        fresh = {slot for _, makes, _ in drafts for slot, _ in makes}
+        ahead = set(keep)  # slots that are read later on, before they are made again
         ends: dict[int, list[int]] = {}
-        for slot in made - keep:
-            ends.setdefault(last[slot], []).append(slot)
+        for k in range(len(drafts) - 1, -1, -1):
+            _, makes, reads = drafts[k]
+            made = [slot for slot, _ in makes]
+            for slot in dict.fromkeys([*reads, *made]):
+                if slot in fresh and slot not in ahead:
+                    ends.setdefault(k, []).append(slot)
+                    ahead.add(slot)
+            ahead.difference_update(slot for slot in made if slot not in reads)
         return [
             record._replace(allocate=tuple(makes), release=tuple(ends.get(k, ())))
             for k, (record, makes, _) in enumerate(drafts)

@@ -29,6 +29,7 @@ from polygrad.driver.ir import DTYPES, ITEMSIZE, REDUCTIONS
 from polygrad.driver.render.dialect import CUDA
 from polygrad.driver.render.gpu_style import Choice, GpuLimits, Source, render_gpu
 from polygrad_cuda import fft, ordering, sources, vendor
+from polygrad_cuda.collectives import NcclCollectives, collectives
 from polygrad_cuda.compiler import Compiler
 from polygrad_cuda.fused import FusedKernel, copy_kernel, texts
 from polygrad_cuda.launching import Launcher
@@ -179,6 +180,9 @@ class CudaDriver(DriverBase):
 
     def import_(self, producer: Any) -> tuple[Ref, object] | None:
         return imported(self, producer)
+
+    def collectives(self) -> NcclCollectives | None:
+        return collectives(self)
 
     def scratch(self) -> Scratch:
         """Return a context in which an op can take memory for a moment."""

@@ -8,6 +8,7 @@ and the geometry and the argument values are kept: a launch in a warm loop is on
 PyOpenCL.
 """
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -125,6 +126,7 @@ class FusedKernels:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.style = os.environ.get("POLYGRAD_OPENCL_STYLE") or ("cpu" if session.kind == "cpu" else "gpu")
+        self.dialect = dataclasses.replace(OPENCL, wide_sums=session.float64)
         self.items = ITEMS_A_UNIT * session.compute_units
         self.local_bytes = min(session.device.local_mem_size // 2, MOST_KEPT)
         self.limits = gpu_style.GpuLimits(
@@ -160,10 +162,10 @@ class FusedKernels:
         return (self._cpu if self.style == "cpu" else self._gpu)(*collapse(kernel, ints))[0]
 
     def _cpu(self, kernel: Kernel, ints: tuple[int, ...]) -> tuple[str, int, list[Enqueued]]:
-        plan = cpu_style.plan(kernel, ints, self.items, OPENCL, self.local_bytes)
+        plan = cpu_style.plan(kernel, ints, self.items, self.dialect, self.local_bytes)
         source = self._sources.get((kernel, plan))
         if source is None:
-            source = self._sources[kernel, plan] = cpu_style.render(kernel, plan, OPENCL)
+            source = self._sources[kernel, plan] = cpu_style.render(kernel, plan, self.dialect)
         sizes = cpu_style.sizes(kernel, plan, ints, self.items)
         wanted = [
             Enqueued(stage.name, stage.arguments, (items,), (1,), (sizes.parts,), sizes.local)

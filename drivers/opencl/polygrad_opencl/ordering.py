@@ -67,8 +67,8 @@ class Ordering:
         return -(-n // size), size
 
     def _scan(self, dtype: str, kind: str, x: Any, out: Any, rows: int, n: int, room: Any, at: int) -> None:
-        """Scan; the ends of pieces go to *room* from element *at* of their own type."""
-        text = source.scan(dtype, kind, chunked=self.chunked)
+        """Scan; the ends of pieces go to *room* from element *at* of their own type, at most 8 bytes each."""
+        text = source.scan(dtype, kind, chunked=self.chunked, wide=self.session.float64)
         pieces, size = self._pieces(rows, n)
         work, together = rows * pieces, not self.chunked
         if pieces > 1:

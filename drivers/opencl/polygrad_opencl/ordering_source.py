@@ -44,47 +44,47 @@ def _signed(dtype: str) -> str:
 
 
 _SCAN = """
-kernel void scan_ends(global VALUE* ends, long at, long rows, long pieces)
+kernel void scan_ends(global TOTAL* ends, long at, long rows, long pieces)
 {
     ends += at;
     RANGE(rows)
     for (long r = FIRST; r < LAST; r += STEP)
         for (long c = 1; c < pieces; c++) {
-            VALUE a = ends[r * pieces + c - 1], b = ends[r * pieces + c];
+            TOTAL a = ends[r * pieces + c - 1], b = ends[r * pieces + c];
             ends[r * pieces + c] = COMBINE(a, b);
         }
 }
 """
 
 _SCAN_ALONE = """
-kernel void scan_pieces(global const ELEMENT* x, long xo, global VALUE* ends, long at, long rows, long n, long pieces,
+kernel void scan_pieces(global const ELEMENT* x, long xo, global TOTAL* ends, long at, long rows, long n, long pieces,
     long size)
 {
     ends += at;
     RANGE(rows * pieces)
     for (long p = FIRST; p < LAST; p += STEP) {
         long low = p % pieces * size, high = min(n, low + size), base = xo + p / pieces * n;
-        VALUE a = IDENTITY;
+        TOTAL a = IDENTITY;
         for (long i = low; i < high; i++) {
-            VALUE b = load(x, base + i);
+            TOTAL b = load(x, base + i);
             a = COMBINE(a, b);
         }
         ends[p] = a;
     }
 }
-kernel void scan_write(global const ELEMENT* x, long xo, global const VALUE* ends, long at, global ELEMENT* out, long o,
+kernel void scan_write(global const ELEMENT* x, long xo, global const TOTAL* ends, long at, global ELEMENT* out, long o,
     long rows, long n, long pieces, long size)
 {
     ends += at;
     RANGE(rows * pieces)
     for (long p = FIRST; p < LAST; p += STEP) {
         long low = p % pieces * size, high = min(n, low + size), base = p / pieces * n;
-        VALUE a = IDENTITY;
+        TOTAL a = IDENTITY;
         if (p % pieces) a = ends[p - 1];
         for (long i = low; i < high; i++) {
-            VALUE b = load(x, xo + base + i);
+            TOTAL b = load(x, xo + base + i);
             a = COMBINE(a, b);
-            store(a, out, o + base + i);
+            store((VALUE)a, out, o + base + i);
         }
     }
 }
@@ -92,24 +92,24 @@ kernel void scan_write(global const ELEMENT* x, long xo, global const VALUE* end
 
 # Each loop over pieces, tiles or steps is run equally often by all work-items of a group, and ends in a barrier.
 _SCAN_TOGETHER = """
-kernel void scan_pieces(global const ELEMENT* x, long xo, global VALUE* ends, long at, long rows, long n, long pieces,
+kernel void scan_pieces(global const ELEMENT* x, long xo, global TOTAL* ends, long at, long rows, long n, long pieces,
     long size)
 {
-    local VALUE tile[GROUP];
+    local TOTAL tile[GROUP];
     int me = (int)get_local_id(0);
     ends += at;
     for (long p = get_group_id(0); p < rows * pieces; p += get_num_groups(0)) {
         long low = p % pieces * size, high = min(n, low + size), base = xo + p / pieces * n;
-        VALUE a = IDENTITY;
+        TOTAL a = IDENTITY;
         for (long i = low + me; i < high; i += GROUP) {
-            VALUE b = load(x, base + i);
+            TOTAL b = load(x, base + i);
             a = COMBINE(a, b);
         }
         tile[me] = a;
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int step = GROUP / 2; step > 0; step /= 2) {
             if (me < step) {
-                VALUE c = tile[me], d = tile[me + step];
+                TOTAL c = tile[me], d = tile[me + step];
                 tile[me] = COMBINE(c, d);
             }
             barrier(CLK_LOCAL_MEM_FENCE);
@@ -118,34 +118,34 @@ kernel void scan_pieces(global const ELEMENT* x, long xo, global VALUE* ends, lo
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 }
-kernel void scan_write(global const ELEMENT* x, long xo, global const VALUE* ends, long at, global ELEMENT* out, long o,
+kernel void scan_write(global const ELEMENT* x, long xo, global const TOTAL* ends, long at, global ELEMENT* out, long o,
     long rows, long n, long pieces, long size)
 {
-    local VALUE tile[GROUP];
+    local TOTAL tile[GROUP];
     int me = (int)get_local_id(0);
     ends += at;
     for (long p = get_group_id(0); p < rows * pieces; p += get_num_groups(0)) {
         long low = p % pieces * size, high = min(n, low + size), base = p / pieces * n;
-        VALUE carry = IDENTITY;
+        TOTAL carry = IDENTITY;
         if (p % pieces) carry = ends[p - 1];
         for (long start = low; start < high; start += GROUP) {
             long i = start + me;
-            VALUE own = IDENTITY;
+            TOTAL own = IDENTITY;
             if (i < high) own = load(x, xo + base + i);
             tile[me] = own;
             barrier(CLK_LOCAL_MEM_FENCE);
             for (int step = 1; step < GROUP; step *= 2) {
-                VALUE before = IDENTITY;
+                TOTAL before = IDENTITY;
                 if (me >= step) before = tile[me - step];
                 own = COMBINE(before, own);
                 barrier(CLK_LOCAL_MEM_FENCE);
                 tile[me] = own;
                 barrier(CLK_LOCAL_MEM_FENCE);
             }
-            VALUE all = tile[GROUP - 1];
+            TOTAL all = tile[GROUP - 1];
             if (i < high) {
-                VALUE done = COMBINE(carry, own);
-                store(done, out, o + base + i);
+                TOTAL done = COMBINE(carry, own);
+                store((VALUE)done, out, o + base + i);
             }
             carry = COMBINE(carry, all);
             barrier(CLK_LOCAL_MEM_FENCE);
@@ -156,15 +156,19 @@ kernel void scan_write(global const ELEMENT* x, long xo, global const VALUE* end
 """
 
 
-def scan(dtype: str, kind: str, *, chunked: bool) -> str:
-    """Return the program with kernels scan_pieces, scan_ends and scan_write for a dtype and a kind of KINDS."""
+def scan(dtype: str, kind: str, *, chunked: bool, wide: bool) -> str:
+    """Return the program with kernels scan_pieces, scan_ends and scan_write for a dtype and a kind of KINDS.
+
+    If *wide*, sums that are rounded to float32 are kept in double: an error would go on to all that follows.
+    """
+    values = _signed(dtype) if kind in ("max", "min") else accessors(dtype)
+    total = "double" if wide and kind == "sum" and "#define VALUE float\n" in values else "VALUE"
     body = (
-        f"#define GROUP {GROUP}\n#define IDENTITY ((VALUE){identity(dtype, kind)})\n"
+        f"#define TOTAL {total}\n#define GROUP {GROUP}\n#define IDENTITY ((TOTAL){identity(dtype, kind)})\n"
         f"#define COMBINE(a, b) {_COMBINE[kind]}\n"
     )
-    ways = CHUNKS if chunked else STRIDED
     kernels = _SCAN_ALONE if chunked else _SCAN_TOGETHER
-    return PRELUDE + ways + (_signed(dtype) if kind in ("max", "min") else accessors(dtype)) + body + _SCAN + kernels
+    return PRELUDE + (CHUNKS if chunked else STRIDED) + values + body + _SCAN + kernels
 
 
 _NONZERO = """

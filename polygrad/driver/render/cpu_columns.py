@@ -85,7 +85,8 @@ class Columns(Layout):
         for n in positions:
             if n in arrays and (n, vector) not in scope:
                 scope[n, vector] = f"{'y' if vector else 'x'}{n}"
-                out.append(f"const {self.values.type(n, vector=vector)} {scope[n, vector]} = m{n}[b];")
+                text = self.narrowed(n, f"m{n}[b]", vector=vector)
+                out.append(f"const {self.values.type(n, vector=vector)} {scope[n, vector]} = {text};")
         return out
 
     def _section(
@@ -116,7 +117,7 @@ class Columns(Layout):
                 lines += self.values.define([n], inside, vector=vector)
             if walk is not None and n in self._carried():
                 arrays.add(n)
-                lines.append(f"m{n}[b] = {inside[n, vector]};")
+                lines.append(f"m{n}[b] = {self.widened(n, inside[n, vector], vector=vector)};")
         if walk is not None:
             for n in walk.reduces:
                 if self.values.varies[n]:
@@ -146,7 +147,7 @@ class Columns(Layout):
             operand = self.values.operand(self.kernel.body[n].args[0], here, before, vector=False)
             before.append(f"r{n} = {self.step(n, f'r{n}', operand, vector=False)};")
         out = [f"{self.partial_type(n)} r{n} = {self.start(n, vector=False)};" for n in fixed]
-        several = 4 if not before and len(self.inner) == 1 and len(moving) <= LIGHT else 1
+        several = 8 if not before and len(self.inner) == 1 and len(moving) <= LIGHT else 1
 
         def blocks(count: int) -> list[str]:
             inside = dict(here)
@@ -161,20 +162,24 @@ class Columns(Layout):
     def _at(
         self, walk: Walk, moving: Sequence[int], fixed: Sequence[int], scope: Scope, count: int, *, vector: bool
     ) -> list[str]:
-        """Do a walk's work on one block for *count* indices at once: accumulators move to registers and back."""
+        """Do a walk's work on one block for *count* indices at once; together they go into the accumulators."""
         reduces = [n for n in walk.reduces if n not in fixed]
-        out = [f"{self.partial_type(n, vector=vector)} a{n} = m{n}[b];" for n in reduces]
+        out = [f"{self.values.type(n, vector=vector)} a{n};" for n in reduces]
         for u in range(count):
             inside = dict(scope)
             lines = self.values.define(moving, inside, vector=vector)
             for n in reduces:
                 operand = self.values.operand(self.kernel.body[n].args[0], inside, lines, vector=vector)
-                lines.append(f"a{n} = {self.step(n, f'a{n}', operand, vector=vector)};")
+                text = self.element_step(n, f"a{n}", operand, vector=vector) if u else operand
+                lines.append(f"a{n} = {text};")
             for s in walk.stores:
                 lines += self.values.store(*self.kernel.stores[s], inside, vector=vector)
             place = [f"const {self.long} i{self.inner[0]} = w + {u};"] if count > 1 else []
             out += ["{", *place, *lines, "}"]
-        return [*out, *(f"m{n}[b] = a{n};" for n in reduces)]
+        for n in reduces:
+            text = self.widened(n, f"a{n}", vector=vector)
+            out.append(f"m{n}[b] = {self.step(n, f'm{n}[b]', text, vector=vector)};")
+        return out
 
     def _reduced_loop(self, one: list[str], several: list[str], count: int) -> list[str]:
         """Write the loop over the reduced axes; *several* does *count* indices of the only one at once."""
@@ -195,6 +200,6 @@ class Columns(Layout):
         if self.plan.split:
             cell = f"o * n{self.axis} + i{self.axis}"
             moving = [n for n in walk.reduces if n not in fixed]
-            lines = [self.leave(n, cell, f"m{n}[b]", vector=vector) for n in moving]
+            lines = [self.leave(n, cell, self.narrowed(n, f"m{n}[b]", vector=vector), vector=vector) for n in moving]
             out += self._each_block(lines, vector=vector)
         return out

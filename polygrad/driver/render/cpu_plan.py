@@ -19,19 +19,22 @@ CARRIED = 1024  # vectors that a strip carries along at most, of all values toge
 LEAST_STRIP = 16  # vectors
 LEAST_PART = 16384  # elements; a walk is not split into less
 SMALL = 4096  # elements; less is not divided among work-items at all
+BLOCKS_FROM = 512  # elements of a reduction; a shorter one has few enough steps to be one block
 
 
 class Plan(NamedTuple):
     """How one launch is rendered; hashable, and with the kernel the key of a program.
 
     `axis` is the vector axis, -1 for none; `width` the vectors' length; `kept` says whether dear values are kept from
-    walk to walk; `split` whether the walks are divided and a launch is made for each.
+    walk to walk; `split` whether the walks are divided and a launch is made for each; `blocks` whether sums along the
+    vector axis are taken block by block.
     """
 
     axis: int
     width: int
     kept: bool = False
     split: bool = False
+    blocks: bool = False
 
 
 class Sizes(NamedTuple):
@@ -51,7 +54,7 @@ def plan(kernel: Kernel, ints: Sequence[int], items: int, dialect: Dialect, loca
     >>> double = Kernel(1, 0, ("float32", "float32"), (View(0, "float32", (1,)), View(1, "float32", (1,))), (),
     ...                 (Instr("load", "float32", (), 0), Instr("add", "float32", (0, 0))), (Store(1, 1),))
     >>> plan(double, (1000, 0, 0), 16, OPENCL)
-    Plan(axis=0, width=8, kept=False, split=False)
+    Plan(axis=0, width=8, kept=False, split=False, blocks=False)
     """
     kernel = guards_as_operands(kernel)
     named = named_ints(kernel, ints)
@@ -65,14 +68,15 @@ def plan(kernel: Kernel, ints: Sequence[int], items: int, dialect: Dialect, loca
     if 0 <= axis < kernel.parallel:
         tasks = rows // extents[axis] * -(-extents[axis] // (width * strip_blocks(kernel)))
     partial = any(view.partial for view in kernel.views)
+    blocks = width > 1 and axis >= kernel.parallel and along > BLOCKS_FROM
     if tasks * 2 <= items and rows * along >= 2 * LEAST_PART and along >= 64 and not partial:  # noqa: PLR2004
-        return Plan(axis, width, split=True)
+        return Plan(axis, width, split=True, blocks=blocks)
     if axis >= kernel.parallel:
         kept = kept_values(kernel)
         size = sum(ITEMSIZE[kernel.body[n].dtype] for n in kept) * along
         if kept and size <= local_bytes:
-            return Plan(axis, width, kept=True)
-    return Plan(axis, width)
+            return Plan(axis, width, kept=True, blocks=blocks)
+    return Plan(axis, width, blocks=blocks)
 
 
 def vector_axis(kernel: Kernel, extents: Sequence[int]) -> int:

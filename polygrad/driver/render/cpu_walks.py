@@ -6,9 +6,9 @@ Not here: strips of columns (`cpu_columns.py`), which layout is chosen (`cpu_pla
 
 Names in the text, beside those of `addressing.py`: ``i0 i1 ..`` the index along each axis, ``item`` and ``items``
 this work-item and how many there are, ``[g, end)`` its range of work, ``r3`` and ``a3_0 a3_1 ..`` the accumulators of
-reduction 3 (an element, vectors), ``m3`` an array over the blocks of a strip, ``k3`` a kept row, ``s3`` the partial
-results of reduction 3 in scratch memory, ``h2 p2 f2`` rows a part, part and "first row of its part" of partial view
-2.
+reduction 3 (an element, vectors), ``d3`` the one that takes in the vectors block by block, ``m3`` an array over the
+blocks of a strip, ``k3`` a kept row, ``s3`` the partial results of reduction 3 in scratch memory, ``h2 p2 f2`` rows a
+part, part and "first row of its part" of partial view 2.
 """
 
 from collections.abc import Callable, Sequence
@@ -144,14 +144,15 @@ class Layout:
 
     def combine(self, n: int, cell: str, *, vector: bool) -> list[str]:
         """Define reduction *n* from its partial results at *cell*."""
-        instr, width = self.kernel.body[n], self.width if vector else 1
-        name = f"{'y' if vector else 'x'}{n}"
-        text = f"vload{width}(0, s{n} + q * cells + ({cell}))" if vector else f"s{n}[q * cells + ({cell})]"
-        text = self.values.from_memory(text, instr.dtype, vector=vector)
-        step = self.values.write.reduce_step(instr.attr, instr.dtype, name, text, width)
-        start = self.values.write.identity(instr.attr, instr.dtype, width)
-        kind = self.values.type(n, vector=vector)
-        return [f"{kind} {name} = {start};", f"for ({self.long} q = 0; q < parts; q++) {name} = {step};"]
+        instr, total = self.kernel.body[n], f"t{n}"
+        text = f"vload{self.width}(0, s{n} + q * cells + ({cell}))" if vector else f"s{n}[q * cells + ({cell})]"
+        text = self.widened(n, self.values.from_memory(text, instr.dtype, vector=vector), vector=vector)
+        return [
+            f"{self.partial_type(n, vector=vector)} {total} = {self.start(n, vector=vector)};",
+            f"for ({self.long} q = 0; q < parts; q++) {total} = {self.step(n, total, text, vector=vector)};",
+            f"const {self.values.type(n, vector=vector)} {'y' if vector else 'x'}{n} = "
+            f"{self.narrowed(n, total, vector=vector)};",
+        ]
 
     def leave(self, n: int, cell: str, text: str, *, vector: bool) -> str:
         """Write the result of this part of reduction *n* to scratch memory."""
@@ -160,20 +161,52 @@ class Layout:
             return f"vstore{self.width}({self.values.to_memory(text, dtype)}, 0, s{n} + part * cells + ({cell}));"
         return f"s{n}[part * cells + ({cell})] = {self.values.at.to_memory(text, dtype)};"
 
+    def partial_dtype(self, n: int) -> str:
+        """Return the dtype of an accumulator of value *n*, or of the value itself if it is no reduction."""
+        return cpu_lanes.partial_dtype(self.kernel.body[n], self.dialect)
+
     def start(self, n: int, *, vector: bool) -> str:
         """Return the neutral element of reduction *n*."""
-        dtype = cpu_lanes.partial_dtype(self.kernel.body[n], self.dialect)
-        return self.values.write.identity(self.kernel.body[n].attr, dtype, self.width if vector else 1)
+        return self.values.write.identity(
+            self.kernel.body[n].attr, self.partial_dtype(n), self.width if vector else 1
+        )
 
     def step(self, n: int, a: str, b: str, *, vector: bool) -> str:
         """Return two partial results of reduction *n* combined."""
-        dtype = cpu_lanes.partial_dtype(self.kernel.body[n], self.dialect)
-        return self.values.write.reduce_step(self.kernel.body[n].attr, dtype, a, b, self.width if vector else 1)
+        width = self.width if vector else 1
+        return self.values.write.reduce_step(self.kernel.body[n].attr, self.partial_dtype(n), a, b, width)
+
+    def element_step(self, n: int, a: str, b: str, *, vector: bool) -> str:
+        """Return two operands of reduction *n* combined in their own dtype."""
+        width = self.width if vector else 1
+        return self.values.write.reduce_step(self.kernel.body[n].attr, self.kernel.body[n].dtype, a, b, width)
+
+    def widened(self, n: int, text: str, *, vector: bool) -> str:
+        """Return an operand of reduction *n* as its accumulator takes it; C widens single elements itself."""
+        return self._converted(text, self.kernel.body[n].dtype, self.partial_dtype(n)) if vector else text
+
+    def narrowed(self, n: int, text: str, *, vector: bool) -> str:
+        """Return an accumulator as value *n*."""
+        return self._converted(text, self.partial_dtype(n), self.kernel.body[n].dtype) if vector else text
+
+    def _converted(self, text: str, source: str, target: str) -> str:
+        """Return a vector in another dtype.
+
+        It goes by halves: where registers have 64 bytes, PoCL 3.0 (LLVM 14) cannot select the conversion of so many.
+        """
+        if source == target:
+            return text
+        name = f"pg_{source}_to_{target}x{self.width}"
+        return f"{self.values.write.helper(name, lambda: self._conversion(name, source, target))}({text})"
+
+    def _conversion(self, name: str, source: str, target: str) -> str:
+        types = [self.dialect.register(dtype, self.width) for dtype in (source, target)]
+        halves = ", ".join(self.dialect.convert(f"a.{half}", target, self.width // 2) for half in ("lo", "hi"))
+        return f"{self.dialect.function} {types[1]} {name}({types[0]} a) {{ return ({types[1]})({halves}); }}\n"
 
     def partial_type(self, n: int, *, vector: bool = False) -> str:
         """Return the type of an accumulator of value *n*, or of the value itself if it is no reduction."""
-        dtype = cpu_lanes.partial_dtype(self.kernel.body[n], self.dialect)
-        return self.dialect.register(dtype, self.width if vector else 1)
+        return self.dialect.register(self.partial_dtype(n), self.width if vector else 1)
 
 
 class Elements(Layout):
@@ -296,6 +329,7 @@ class Rows(Layout):
         still, moving = self.divided(positions)
         unroll = self._unroll(walk, moving)
         out, ends = self._accumulators(walk, unroll)
+        self.blocked = [n for n in walk.reduces if self._in_blocks(n)]  # for `strip`, in the loops written next
 
         def inside(outer: Scope) -> Work:
             def work(vector: bool, u: int) -> list[str]:
@@ -306,11 +340,19 @@ class Rows(Layout):
         # What does not vary along the vector axis is defined once for each index of the other reduced axes.
         here = dict(scope)
         before = self.values.define(still, here, vector=False)
+        if self.inner and self.blocked and unroll > 1:
+            out += ["{", f"{self.long} room = {self._block(self.blocked)};"]
         out += self._loops(before, inside(here), unroll)
+        out += ["}"] * (bool(self.inner and self.blocked) and unroll > 1)
         done |= set(positions)
         for n in walk.reduces:
             scope[n, False] = f"x{n}"
         return [*out, *ends]
+
+    def _element_start(self, n: int) -> str:
+        """Return the neutral element of reduction *n* as a vector of its own dtype."""
+        instr = self.kernel.body[n]
+        return self.values.write.identity(instr.attr, instr.dtype, self.width)
 
     def _unroll(self, walk: Walk, moving: Sequence[int]) -> int:
         work = [self.kernel.body[n] for n in moving]
@@ -328,17 +370,44 @@ class Rows(Layout):
                 after += cpu_lanes.folded(n, instr, self.values.write)
                 result = f"a{n}[0]"
             else:
-                before.append(f"{kind} r{n} = {self.start(n, vector=False)};")
+                before.append(f"{self.partial_type(n)} r{n} = {self.start(n, vector=False)};")
             if self.width > 1:
-                wide, start = self.values.type(n, vector=True), self.start(n, vector=True)
+                wide, start = self.values.type(n, vector=True), self._element_start(n)
                 before += [f"{wide} a{n}_{u} = {start};" for u in range(unroll)]
-                for u in range(1, unroll):
-                    after.append(f"a{n}_0 = {self.step(n, f'a{n}_0', f'a{n}_{u}', vector=True)};")
-                result = self.step(n, result, self.values.fold(f"a{n}_0", instr.attr, instr.dtype, after), vector=False)
+                root = f"a{n}_0"
+                if self._in_blocks(n):
+                    root = f"d{n}"
+                    before.append(f"{self.partial_type(n, vector=True)} {root} = {self.start(n, vector=True)};")
+                    after.append(self._taken_in(n, unroll))
+                else:
+                    after += [f"{root} = {self.element_step(n, root, f'a{n}_{u}', vector=True)};" for u in range(1, unroll)]
+                dtype = self.partial_dtype(n)
+                result = self.step(n, result, self.values.fold(root, instr.attr, dtype, after), vector=False)
             after.append(f"const {kind} x{n} = {result};")
             if self.plan.split:
                 after.append(self.leave(n, "row", f"x{n}", vector=False))
         return before, after
+
+    def partial_dtype(self, n: int) -> str:
+        """Return the dtype of an accumulator; a short row of vectors needs none but its own."""
+        short = self.width > 1 and not self.plan.blocks
+        return self.kernel.body[n].dtype if short else super().partial_dtype(n)
+
+    def _in_blocks(self, n: int) -> bool:
+        """Whether the vectors of reduction *n* are added up block by block."""
+        return self.plan.blocks and cpu_lanes.in_blocks(self.kernel.body[n])
+
+    def _taken_in(self, n: int, unroll: int) -> str:
+        """Return the statement that adds the vectors of a block to the accumulator of reduction *n*."""
+        names = [f"a{n}_{u}" for u in range(unroll)]
+        while len(names) > 1:  # in pairs; `unroll` is a power of two
+            names = [self.element_step(n, a, b, vector=True) for a, b in zip(names[::2], names[1::2], strict=True)]
+        return f"d{n} = {self.step(n, f'd{n}', self.widened(n, names[0], vector=True), vector=True)};"
+
+    def _block(self, reduces: Sequence[int]) -> int:
+        """Return how many vectors an accumulator takes in before its block ends."""
+        wide = all(self.partial_dtype(n) != self.kernel.body[n].dtype for n in reduces if self._in_blocks(n))
+        return cpu_lanes.BLOCK if wide else cpu_lanes.LONG_BLOCK
 
     def _at(
         self, walk: Walk, moving: Sequence[int], given: frozenset[int], scope: Scope, *, vector: bool, u: int
@@ -359,7 +428,8 @@ class Rows(Layout):
         for n in walk.reduces:
             name = f"a{n}_{u}" if vector else f"a{n}[lane]" if self.lanes else f"r{n}"
             operand = values.operand(self.kernel.body[n].args[0], scope, out, vector=vector)
-            out.append(f"{name} = {self.step(n, name, operand, vector=vector)};")
+            step = self.element_step if vector else self.step
+            out.append(f"{name} = {step(n, name, operand, vector=vector)};")
         for s in walk.stores:
             value, v = self.kernel.stores[s]
             where, first = (f" + p{v} * v{v}_ps", f"f{v}") if self.kernel.views[v].partial else ("", "")
@@ -369,7 +439,41 @@ class Rows(Layout):
     def strip(self, start: str, stop: str, work: Work, unroll: int = 1) -> list[str]:
         if self.lanes:
             return cpu_lanes.strip(f"i{self.axis}", self.long, start, stop, work(False, 0))
-        return super().strip(start, stop, work, unroll)
+        if not self.blocked:
+            return super().strip(start, stop, work, unroll)
+        return self._strip_in_blocks(start, stop, work, unroll)
+
+    def _strip_in_blocks(self, start: str, stop: str, work: Work, unroll: int) -> list[str]:
+        """Write the loop along the vector axis; what is less than a block at its end is one too.
+
+        A light loop is written once for whole blocks and once for the rest of a strip, which may be all there is of a
+        short one: then several strips make a block, `room` being how many more vectors an accumulator may take in.
+        """
+        i, width, several = f"i{self.axis}", self.width, self.width * unroll
+        length = self._block(self.blocked)
+        taken = [self._taken_in(n, unroll) for n in self.blocked]
+        taken += [f"a{n}_{u} = {self._element_start(n)};" for n in self.blocked for u in range(unroll)]
+        if unroll == 1:
+            return [
+                "{", f"{self.long} {i} = {start};",
+                f"while ({i} + {width} <= {stop}) {{",
+                f"const {self.long} until = {i} + {width * length} < {stop} ? {i} + {width * length} : {stop};",
+                f"for (; {i} + {width} <= until; {i} += {width}) {{", *work(True, 0), "}",
+                *taken, "}",
+                f"for (; {i} < {stop}; {i}++) {{", *work(False, 0), "}", "}",
+            ]  # fmt: skip
+        inside = [line for u in range(unroll) for line in ("{", *work(True, u), "}", f"{i} += {width};")]
+        out = [
+            "{", f"{self.long} whole = {start};",
+            f"for (; whole + {several * length} <= {stop}; whole += {several * length}) {{",
+            f"{self.long} {i} = whole;",
+            f"for (int step = 0; step < {length}; step++) {{", *inside, "}",
+            *taken, "}",
+            *super().strip("whole", stop, work, unroll),
+        ]  # fmt: skip
+        if self.inner:
+            out += [f"room -= 1 + ({stop} - whole) / {several};", "if (room <= 0) {", *taken, f"room = {length};", "}"]
+        return [*out, "}"]
 
     def _loops(self, before: list[str], work: Work, unroll: int) -> list[str]:
         """Write the walk over the reduced axes, of the whole row or of [low, high)."""
