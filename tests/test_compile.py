@@ -604,6 +604,61 @@ def test_numpy_arrays_may_be_arguments(device):
             np.testing.assert_array_equal(compiled(np.asarray([k, 1.0], np.float32)).numpy(), [2.0 * k, 2.0])
 
 
+def test_replays_are_compared_on_demand(device, monkeypatch):
+    monkeypatch.setenv("POLYGRAD_VALIDATE", "compile:2")
+
+    def run(compiled):
+        pg.random.seed(4)
+        w = pg.nn.Parameter(f32(np.ones(3), device))
+        optimiser = pg.optim.AdamW([w], lr=0.1)
+        schedule = pg.optim.lr_scheduler.ExponentialLR(optimiser, gamma=0.9)
+        average = pg.optim.EMA([w], decay=0.5, warmup=True)
+
+        def step(x):
+            loss = (pg.nn.dropout(w * x, 0.3) ** 2).sum()
+            loss.backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            schedule.step()
+            average.update()
+            return loss
+
+        call = pg.compile(step) if compiled else step
+        losses = [call(f32([k, 1.0, 2.0], device)).item() for k in range(9)]
+        return losses, w.tolist(), optimiser.state["0"]["step"], schedule.count, average.count, call
+
+    plain, replayed = run(False), run(True)
+    assert plain[:5] == replayed[:5]
+    assert "replayed 7 times" in replayed[5].explain()
+
+
+def test_a_replay_that_is_wrong_is_found(device, monkeypatch):
+    from polygrad.runtime.replay import Replay
+
+    monkeypatch.setenv("POLYGRAD_VALIDATE", "compile:1")
+    w = f32([1.0, 2.0], device)
+
+    def f(x):
+        w[...] = w + x
+        return w * 2
+
+    compiled = warmed(f, 1.0)
+    assert compiled(1.0).tolist() == [8.0, 10.0]
+    run = Replay._run
+
+    def lazy(self, numbers, check):
+        self._launches = self._launches[:-1]
+        run(self, numbers, check)
+
+    monkeypatch.setattr(Replay, "_run", lazy)
+    with pytest.raises(pg.CaptureError, match="differs from the call itself in value"):
+        compiled(1.0)
+    assert w.tolist() == [5.0, 6.0]
+    monkeypatch.setenv("POLYGRAD_VALIDATE", "compile:often")
+    with pytest.raises(ValueError, match="does not say how often"):
+        pg.compile(f)
+
+
 def test_compiling_what_is_no_function_is_refused():
     with pytest.raises(TypeError, match="cannot compile 3: it is no function"):
         pg.compile(3)

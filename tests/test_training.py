@@ -38,6 +38,7 @@ from polygrad.training import (
     tensorboard,
 )
 from polygrad.training import progress as progress_module
+from polygrad.training.batches import Batches
 
 
 def refuses(error, sentence):
@@ -843,6 +844,24 @@ def test_a_run_that_goes_on_is_the_run_that_was_not_ended(device, tmp_path, plac
     assert read_csv(tmp_path / "a.csv")["loss"] == whole.losses
     nothing, _ = run(3, steps=12, checkpoints=tmp_path / "c", resume=True)
     assert (nothing.losses, nothing.step) == ([], 12)
+
+
+def test_a_wish_to_stop_at_the_last_step_finds_a_run_that_is_done(tmp_path):
+    run = Setup()
+    done = run.fit(steps=3, after_step=lambda step: send() if step == 3 else None, evaluate=lambda model: 1.0)
+    assert (done.stopped, done.evaluations) == ("steps", [(3, {"valid_loss": 1.0})])
+    done = run.fit(steps=3, after_step=lambda step: send() if step == 2 else None, evaluate=lambda model: 1.0)
+    assert (done.stopped, done.step, done.evaluations) == ("interrupted", 2, [])
+
+
+def test_the_end_of_an_epoch_is_the_beginning_of_the_next():
+    batches = Batches(Setup().loader, None)
+    places = []
+    for _ in range(5):
+        next(batches)
+        places.append(tuple(batches.state_dict()[key] for key in ("epoch", "batch")))
+    assert places == [(0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
+    batches.close()
 
 
 RUN = """

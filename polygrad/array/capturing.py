@@ -50,8 +50,8 @@ def effect(do: Callable[[], Callable[[], None]]) -> None:
         capture.host.effect(do)
 
 
-def afterwards(do: Callable[[], None]) -> None:
-    """Do something now, and after the launches of each call of a captured function, where nothing can fail any more."""
+def afterwards(do: Callable[[], Callable[[], None]]) -> None:
+    """Do something now, and after the launches of each call of a captured function; *do* returns what undoes it."""
     do()
     if RECORDING.capture is not None:
         RECORDING.capture.after.append(do)

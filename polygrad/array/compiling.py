@@ -9,6 +9,7 @@ is captured, and later ones are replayed.
 
 import functools
 import gc
+import os
 import threading
 import warnings
 import weakref
@@ -92,7 +93,7 @@ def _layout(array: Array) -> tuple[Any, ...]:
 
 
 class _Shortcut:
-    """The last capture that fitted, and what arguments must be for it, if these are plain: few looks instead of a key."""
+    """The last capture that fitted, if its arguments are plain arrays and numbers: few looks instead of a key."""
 
     def __init__(self, capture: Capture, wanted: list[tuple[type, Any, Any]]) -> None:
         self._capture, self._wanted = capture, wanted
@@ -118,11 +119,13 @@ class _Shortcut:
         """Replay the capture with *args*, or return `MISS`."""
         if len(args) != len(self._wanted) or self._configuration != _configuration():
             return MISS
-        arrays, numbers = [], []
+        arrays: list[Array] = []
+        numbers: list[int | float] = []
+        a: Any
         for a, (kind, aval, device) in zip(args, self._wanted, strict=True):
             if type(a) is not kind:
                 return MISS
-            if kind is Array:
+            if isinstance(a, Array):
                 node = a._node
                 storage = node.storage
                 if node.aval is not aval or node.device != device or node.mask or storage is None:
@@ -147,6 +150,7 @@ class Compiled:
         self._seen: dict[Any, list[Any]] = {}  # signatures of calls that ran as they are, and what they keep
         self._captures: dict[Any, list[Capture]] = {}
         self._last: _Shortcut | None = None
+        self._every = _validation()
         self._count = 0
         self._why = ""
         self._of: weakref.WeakKeyDictionary[Any, Compiled] = weakref.WeakKeyDictionary()
@@ -164,7 +168,7 @@ class Compiled:
         """Call the function, or replay an earlier call of it."""
         if RECORDING.capture is not None or RECORDING.batches or RECORDING.observer is not None:
             return self._function(*args, **kwargs)  # it becomes part of what is captured, mapped or observed
-        if self._last is not None and not kwargs:
+        if self._last is not None and not kwargs and not self._every:
             with self._lock:
                 out = self._last(args)
             if out is not MISS:
@@ -178,7 +182,10 @@ class Compiled:
             for capture in reversed(self._captures.get(key, ())):
                 why.append(capture.environment.changed())
                 if why[-1] is None:
-                    out = capture.call(arguments.arrays, arguments.numbers)
+                    if self._every and not capture.replays % self._every:
+                        out = self._validated(capture, arguments)
+                    else:
+                        out = capture.call(arguments.arrays, arguments.numbers)
                     if out is not MISS:
                         self._last = _Shortcut.of(capture, arguments)
                         return out
@@ -224,6 +231,35 @@ class Compiled:
         _, rebuild = flatten(result)
         return without_slots(rebuild([back.get(id(a), a) for a in leaves]), lambda slot: slot.now)
 
+    def _validated(self, capture: Capture, arguments: _Arguments) -> Any:
+        """Replay a call, take everything back, call the function as it is, and compare."""
+        capture.arrays = arguments.arrays
+        before = capture.written()
+        undone: list[Callable[[], None]] = []
+        out = capture.call(arguments.arrays, arguments.numbers, undone)
+        if out is MISS:
+            return out
+        replayed = [*flatten(out)[0], *[x for a, _, _ in before for x in (a.detach(), a._grad) if x is not None]]
+        replayed = [x.detach() for x in replayed]
+        for back in reversed(undone):
+            back()
+        for array, node, grad in before:
+            if array._link is None:
+                array._node = node
+            else:
+                write(array, node)
+            array._grad = grad
+        args, kwargs = arguments.rebuilt(arguments.arrays, arguments.numbers)
+        out = self._function(*args, **kwargs)
+        plain = [*flatten(out)[0], *[x for a, _, _ in before for x in (a.detach(), a._grad) if x is not None]]
+        for k, (x, y) in enumerate(zip(replayed, plain, strict=True)):
+            if not interchange.identical(x._node, y._node):
+                raise CaptureError(
+                    f"a replay of {getattr(self, '__name__', 'a compiled function')} differs from the call itself in "
+                    f"value {k}, {x.dtype.name}{list(x.shape)}; the arrays have what the call gave them"
+                )
+        return out
+
     def _keep(self, key: Any, capture: Capture) -> None:
         self._captures.setdefault(key, []).append(capture)
         self._count += 1
@@ -255,6 +291,19 @@ class Compiled:
         if self._why:
             lines.append(f"last captured anew because {self._why}")
         return "\n".join(lines)
+
+
+def _validation() -> int:
+    """Return how many replays there are to one that is compared, as ``POLYGRAD_VALIDATE`` says; 0 if none is."""
+    for word in os.environ.get("POLYGRAD_VALIDATE", "").split(","):
+        what, _, every = word.strip().partition(":")
+        if what == "compile":
+            if every and not (every.isascii() and every.isdigit() and int(every)):
+                raise ValueError(
+                    f"POLYGRAD_VALIDATE={word.strip()} does not say how often: compile:8 is every 8th replay"
+                )
+            return int(every or 16)
+    return 0
 
 
 def _method(function: Callable[..., Any], instance: Any) -> Callable[..., Any]:
@@ -346,6 +395,11 @@ def compile(function: Callable[..., Any]) -> Compiled:  # noqa: A001  the name t
     CaptureError
         When a call is captured (the second with a signature) and the function looks at a value, makes arrays of NumPy
         arrays, keeps an array that it made, or returns one that needs gradients.
+
+    Notes
+    -----
+    With ``POLYGRAD_VALIDATE=compile`` every 16th replay (``compile:8``: every 8th) is taken back, done again by the
+    function itself, and compared bit for bit.
 
     Warns
     -----

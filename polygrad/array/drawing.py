@@ -93,7 +93,7 @@ def _document(lines: Iterable[str], caption: str) -> str:
     box = 'shape=box, style="filled,rounded", fillcolor=white, color="#555555", height=0.3'
     head = [
         "digraph polygrad {",
-        f"  graph [{font}, fontsize=11, labelloc=b, bgcolor=white, compound=true, label={quoted(caption)}]",
+        f"  graph [{font}, fontsize=11, labelloc=b, bgcolor=white, nslimit=2, label={quoted(caption)}]",
         f"  node [{font}, fontsize=10, {box}]",
         f'  edge [{font}, fontsize=9, color="#555555", arrowsize=0.6]',
     ]
@@ -184,7 +184,7 @@ class _Drawing:
             out += self._launch(k, launch, makers, several)
         members = {n: f"v{n.number}" for n in self.nodes}
         for n in self.nodes:
-            if n not in self.made and not is_quiet(n):
+            if n not in self.made and (not is_quiet(n) or n in self.asked):
                 out.append(f"v{n.number} {self._box(n, in_memory=n.storage is not None)}")
                 self._arrows(n, f"v{n.number}", {**members, **makers})
         return [*out, *self.arrows]

@@ -273,6 +273,12 @@ def true_positions(mask: Any) -> Any:
     return np.atleast_1d(mask).nonzero()
 
 
+def identical(a: Node, b: Node) -> bool:
+    """Whether two values are the same bit for bit; any NaN is like any other."""
+    x, y = to_numpy(a), to_numpy(b)
+    return bool(x.shape == y.shape and x.dtype == y.dtype and np.all((x == y) | ((x != x) & (y != y))))  # noqa: PLR0124
+
+
 def is_numpy(value: Any) -> bool:
     """Whether *value* is a NumPy array."""
     return isinstance(value, np.ndarray)

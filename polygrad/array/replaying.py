@@ -184,8 +184,13 @@ class Capture:
         for h in handles:  # the call that was captured is over: hold nothing of it
             h.array = h.node = None  # type: ignore[assignment]
 
-    def call(self, arrays: Sequence[Array], numbers: Sequence[int | float]) -> Any:
-        """Replay the call with other arguments; return `MISS`, with nothing done, if it does not fit."""
+    def call(
+        self, arrays: Sequence[Array], numbers: Sequence[int | float], undone: list[Callable[[], None]] | None = None
+    ) -> Any:
+        """Replay the call with other arguments; return `MISS`, with nothing done, if it does not fit.
+
+        What undoes what was done on the host is put into *undone*, if it is given.
+        """
         self.arrays, self.numbers = arrays, numbers
         try:
             found: dict[int, Storage] = {}
@@ -202,9 +207,19 @@ class Capture:
                 for back in reversed(undo):
                     back()
                 raise
-            return self._finish(Memory(self.replay, found, made), values)
+            out = self._finish(Memory(self.replay, found, made), values)
+            undo += [do() for do in self.after]
+            if undone is not None:
+                undone += undo
+            return out
         finally:
             self.arrays = self.numbers = ()
+
+    def written(self) -> list[tuple[Array, Node, Array | None]]:
+        """Return the arrays that a call gives new values or gradients, with those that they have."""
+        finds = dict.fromkeys([*[s.find for s in self.states], *[find for find, _ in self._grads]])
+        found = [a for a in (find() for find in finds) if a is not None]
+        return [(a, a._node, a._grad) for a in {id(a): a for a in found}.values()]
 
     def _fits(self, found: dict[int, Storage]) -> bool:
         for one in self.inputs:
@@ -247,8 +262,6 @@ class Capture:
         for owner, grad in grads:
             if owner is not None:
                 owner._grad = grad
-        for do in self.after:
-            do()
         if self._alone:
             return outputs[0]
         out = self._rebuild(outputs)

@@ -95,7 +95,12 @@ class Link:
         self._socket = self._connect(address, port)
         self._send(t="hello", rank=rank, size=size, pid=os.getpid(), host=socket.gethostname(), token=token)
         threading.Thread(target=self._listen, name="polygrad link", daemon=True).start()
-        self._meet()
+        try:
+            self._meet()
+        except BaseException:
+            self._closing = True
+            self._hang_up()
+            raise
 
     def _connect(self, address: str, port: int) -> socket.socket:
         end = time.monotonic() + self.timeout
@@ -255,7 +260,7 @@ class Link:
             "this process was forked from a rank, and is none itself: start processes with "
             "multiprocessing.get_context('spawn'), and let them call polygrad.distributed.init()"
         )
-        self._socket.close()
+        os.close(self._socket.detach())  # close() would wait for the reader, whose thread does not exist here
 
     def close(self) -> None:
         """Say goodbye."""
@@ -263,6 +268,9 @@ class Link:
             return
         self._send(t="bye", n=self._count)
         self._closing = True
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -227,6 +227,11 @@ def is_initialized() -> bool:
     return _Current.communicator is not None
 
 
+def is_launched() -> bool:
+    """Whether this process was started as one of several, by MPI's mpiexec, say."""
+    return _started_as(os.environ) is not None
+
+
 def rank() -> int:
     """Return this process's number, from 0 on."""
     return current().rank

@@ -39,7 +39,7 @@ _MODEL = {
     "dropout": Setting(0.0, real(0.0, 1.0, open_above=True), "share of features dropped in training", fixed=True),
 }
 _STEPS = {
-    "batch": Setting(16, whole(1), "sequences in a batch", fixed=True),
+    "batch": Setting(16, whole(1), "sequences in a batch, of all processes together", fixed=True),
     "accumulate": Setting(1, whole(1), "batches whose gradients make a step", fixed=True),
     "steps": Setting(2000, whole(1), "steps in all"),
     "lr": Setting(1e-3, real(0.0, open_below=True), "highest learning rate"),

@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from polygrad.array import random
-from polygrad.array.config import device, get_device
+from polygrad.array.config import get_device
 from polygrad.array.creation import asarray
+from polygrad.distributed import Communicator, DataParallel, ShardedOptimizer
 from polygrad.errors import StateError, TrainingError
 from polygrad.gpt import run_folder
 from polygrad.gpt.corpus import TOKENIZER, Corpus, fingerprint
 from polygrad.gpt.parts import HeldOut, Parts, loss_of, make_parts
 from polygrad.gpt.settings import add_settings, settle
+from polygrad.gpt.several import joined, share_of
 from polygrad.gpt.vocabulary import Spelling, Vocabulary
 from polygrad.io import Checkpoints
 from polygrad.nn.gpt import GPT
@@ -44,16 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in it, if there is one")
     parser.add_argument("--device", metavar="NAME", help="such as cpu:0 or opencl:0 (default: POLYGRAD_DEVICE, or cpu)")
     parser.add_argument("--tensorboard", action="store_true", help="log for TensorBoard too, in the run's folder")
+    parser.add_argument("--shard", action="store_true", help="divide the optimiser's state among processes")
     add_settings(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command."""
-    with device(arguments.device) if arguments.device else contextlib.nullcontext():
-        return _run(arguments)
+    with joined(arguments.device) as job:
+        return _run(arguments, job)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace, job: Communicator) -> int:
     folder = Path(arguments.out)
     said = _before(folder) if arguments.resume else None
     settings = settle(arguments, None if said is None else said["settings"])
@@ -64,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
             f"cannot go on with {corpus.folder}: {folder} was trained with another vocabulary; give its corpus with "
             "--data, or begin another run with --out"
         )
-    parts = make_parts(settings, corpus)
+    parts = make_parts({**settings, "batch": share_of(settings["batch"], job)}, corpus, job.rank, job.size)
     held = HeldOut(
         parts.model,
         corpus.valid,
@@ -77,11 +80,14 @@ def _run(arguments: argparse.Namespace) -> int:
     if said is not None and _done(checkpoints) >= settings["steps"]:
         _say(f"{folder} has done its {settings['steps']} steps; give more with --steps to go on")
         return 0
-    run_folder.copy_vocabulary(corpus.tokenizer, folder)
+    if not job.rank:
+        run_folder.copy_vocabulary(corpus.tokenizer, folder)
+    job.barrier()
     _introduce(parts, settings, corpus, held)
     with _warnings_in_a_line():
-        fitted = _trained(arguments, settings, parts, held, checkpoints, folder)
-    _draw(folder)
+        fitted = _trained(arguments, settings, parts, held, checkpoints, folder, job)
+    if not job.rank:
+        _draw(folder)
     return _conclude(fitted, folder, settings, held)
 
 
@@ -92,8 +98,11 @@ def _trained(
     held: HeldOut,
     checkpoints: Checkpoints,
     folder: Path,
+    job: Communicator,
 ) -> Fitted:
     """Run the loop."""
+    several = job.size > 1
+    optimiser = ShardedOptimizer(parts.optimiser, job) if several and arguments.shard else parts.optimiser
     digest = fingerprint(folder / TOKENIZER)
     logs = [folder / run_folder.LOG, *([folder / run_folder.TENSORBOARD] if arguments.tensorboard else [])]
 
@@ -105,7 +114,7 @@ def _trained(
         parts.model,
         loss_of,
         parts.loader,
-        parts.optimiser,
+        optimiser,
         steps=settings["steps"],
         schedule=parts.schedule,
         scaler=parts.scaler,
@@ -123,7 +132,8 @@ def _trained(
         metadata=run_folder.about(parts.model.config, digest, settings),
         evaluate=measured,
         evaluate_every=settings["eval_every"] or None,
-        after_step=_sampling(parts.model, folder, settings),
+        after_step=None if job.rank else _sampling(parts.model, folder, settings),
+        reducer=DataParallel(parts.model, job) if several else None,
     )
 
 

@@ -179,6 +179,8 @@ class GPT(Module):
         x = dropout(x, self.config.dropout, self.training)
         for k, block in enumerate(self.blocks):
             x = block(x, None, caches[k] if caches else None)
+            if caches:  # all blocks have one plan, and it is that of the next token
+                x = x.realize()
         return self.head(self.norm(x))  # type: ignore[no-any-return]
 
     def loss(self, tokens: Array, targets: Array, ignore_index: int | None = None) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 from polygrad import dtypes, shapes
 from polygrad.errors import DTypeError, ShapeError
 from polygrad.ops.indexing import Place, gather_plan
+from polygrad.ops.internal import number_of
 from polygrad.ops.selection import Fold
 from polygrad.ops.table import composite, primitive
 
@@ -157,8 +158,6 @@ def _set(xp: Any, x: Any, values: Any, fold: Fold) -> Any:
 
 def _add(xp: Any, x: Any, values: Any, fold: Fold) -> Any:
     total = xp.scatter_rows_(fold.rows_of(values), fold.rows, fold.count)
-    from polygrad.graph.node import number_of  # noqa: PLC0415  the graph is built on this module
-
     base = x
     while base.storage is None and base.spec.op.kind in ("reshape", "expand"):
         base = base.parents[0]

@@ -5,10 +5,10 @@ Not here: the steps.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from polygrad.array.capturing import afterwards, capturing, number
+from polygrad.array.capturing import afterwards, number
 from polygrad.array.creation import asarray
 from polygrad.array.evaluation import realize
 from polygrad.array.object import Array
@@ -87,15 +87,19 @@ class EMA:
                 new[name] = self._mean[name].to_device(value.device) * kept + value * (1.0 - kept)
             copies = {name: b.detach() for name, b in self._buffers.items()}
             realize(new, copies)
-            if capturing() is not None:
-                for name, value in {**new, **copies}.items():
-                    rebind(self._mean[name] if name in new else self._copies[name], value)
-        if capturing() is None:
-            self._mean, self._copies = new, copies
+            for name, value in new.items():
+                rebind(self._mean[name], value)
+            for name, value in copies.items():
+                rebind(self._copies[name], value)
         afterwards(self._count)
 
-    def _count(self) -> None:
+    def _count(self) -> Callable[[], None]:
         self.count += 1
+
+        def undo() -> None:
+            self.count -= 1
+
+        return undo
 
     def swap_in(self) -> None:
         """Put the average in the parameters' place, and keep them aside until `swap_out`."""
@@ -129,7 +133,8 @@ class EMA:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averages by name, and how many updates made them."""
-        return {"count": self.count, "mean": dict(self._mean), "buffers": dict(self._copies)}
+        mean, copies = ({n: a.detach() for n, a in found.items()} for found in (self._mean, self._copies))
+        return {"count": self.count, "mean": mean, "buffers": copies}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned; nothing is changed if it does not fit.

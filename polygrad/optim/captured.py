@@ -5,7 +5,7 @@ Not here: the step (`optimizer.py`), capturing.
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from polygrad.array.capturing import afterwards, number
@@ -50,9 +50,13 @@ class Numbers:
 def count_up(states: Mapping[str, State], names: Sequence[str]) -> None:
     """Count a step of some parameters, at each call."""
 
-    def do() -> None:
+    def move(by: int) -> None:
         for name in names:
-            states[name]["step"] += 1
+            states[name]["step"] += by
+
+    def do() -> Callable[[], None]:
+        move(1)
+        return functools.partial(move, -1)
 
     afterwards(do)
 

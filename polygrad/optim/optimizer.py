@@ -322,19 +322,21 @@ class Optimizer:
             self.norm = norm
 
     def _advance(self, name: str, new: State) -> None:
-        """Take the new state of a parameter; in a captured function under the handles that are there."""
-        if capturing() is None:
+        """Take the new state of a parameter, under the handles of the old one: a compiled step finds them again."""
+        state = self.state.get(name)
+        if state is None or state.keys() != new.keys():
+            if capturing() is not None:
+                raise CaptureError(
+                    f"cannot compile the first step of {name}: its state is made in it; take one step before, or let "
+                    "the function run once"
+                )
             self.state[name] = new
             return
-        state = self.state.get(name)
-        if state is None:
-            raise CaptureError(
-                f"cannot compile the first step of {name}: its state is made in it; take one step before, or let "
-                "the function run once"
-            )
         for key, value in new.items():
             if key != "step":
                 rebind(state[key], value)
+            elif capturing() is None:
+                state[key] = value
 
     def _scaling(
         self, found: Mapping[str, Array], max_norm: float | None, scale: float, nonfinite: str
@@ -429,7 +431,7 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """Return hyper-parameters and state by name, as constants that later steps do not change."""
         groups = [{**{k: v for k, v in g.items() if k != "params"}, "params": list(g["params"])} for g in self.groups]
-        return {"groups": groups, "state": {name: dict(state) for name, state in self.state.items()}}
+        return {"groups": groups, "state": {name: _constant(state) for name, state in self.state.items()}}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take hyper-parameters and state from what `state_dict` returned; all of it, or nothing if anything is wrong.
@@ -489,6 +491,10 @@ class Optimizer:
 
 def _values(moved: list[Moved]) -> list[Any]:
     return [[value, list(new.values())[1:]] for _, _, value, new in moved]
+
+
+def _constant(state: State) -> State:
+    return {key: value.detach() if isinstance(value, Array) else value for key, value in state.items()}
 
 
 def _check_step(max_norm: float | None, scale: float, nonfinite: str) -> None:

@@ -20,6 +20,7 @@ _active = [ALWAYS]  # bits of the recordings that are in progress
 KEEPING = frozenset({"reduce", "matmul", "scatter", "random", "gather", "library", "put"})
 LIGHT = MOVEMENT | {"scalar", "iota", "transfer", "check"}  # never worth memory for its own sake
 LONG = 256  # nodes
+MUCH = 1 << 28  # bytes: the values of a long graph that are computed only because somebody holds them take no more
 _number = attrgetter("number")
 _ASKED, _TRACKED = 4, 1  # bits of a node's flag
 
@@ -113,15 +114,20 @@ class Structure:
         return words, uses, costly, flags, puts
 
     def _history(self, uses: list[int]) -> list[Node]:
+        """Return what is worth computing too, the latest first, as long as it does not take much memory."""
         order, flags = self.order, self._flags
-        return [
-            order[k]
-            for k in range(len(order))
-            if not flags[k]
-            and order[k].spec.op.kind not in LIGHT
-            and order[k].aval.size
-            and sys.getrefcount(order[k]) > _BASELINE + uses[k]
-        ]
+        found: list[Node] = []
+        room = MUCH
+        for k in range(len(order) - 1, -1, -1):  # no name for order[k], which would count
+            if flags[k] or order[k].spec.op.kind in LIGHT or not order[k].aval.size:
+                continue
+            if sys.getrefcount(order[k]) <= _BASELINE + uses[k]:
+                continue
+            room -= order[k].aval.size * order[k].dtype.itemsize
+            if room < 0:
+                break
+            found.append(order[k])
+        return found[::-1]
 
     def retained(self) -> set[Node]:
         """Return the nodes that a recording needs: if they must be in memory on the way, they stay there."""
