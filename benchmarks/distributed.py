@@ -40,7 +40,8 @@ def all_reduces(job: pg.distributed.Communicator, device: str) -> None:
         bare = median(lambda: job.comm.Allreduce([send, job.mpi.FLOAT], [receive, job.mpi.FLOAT]), job.barrier, 9)
         if job.rank == 0:
             print(
-                f"all_reduce of {mib:3d} MiB: {ours * 1e3:8.2f} ms, MPI_Allreduce {bare * 1e3:8.2f} ms, ratio {ours / bare:.2f}"
+                f"all_reduce of {mib:3d} MiB: {ours * 1e3:8.2f} ms, MPI_Allreduce {bare * 1e3:8.2f} ms, "
+                f"ratio {ours / bare:.2f}"
             )
 
 

@@ -725,7 +725,7 @@ def in_child(call):
 
 
 FORKED = (
-    "DeviceError: device toy:0 was opened before this process was forked, and its driver cannot be used in a child; "
+    "DeviceLost: device toy:0 was opened before this process was forked, and its driver cannot be used in a child; "
     'start processes with multiprocessing.get_context("spawn")'
 )
 forking = pytest.mark.skipif(

@@ -545,6 +545,27 @@ def test_errors_of_the_function_and_of_launches_leave_everything_as_it_was(devic
         step(pg.asarray([0, 1], device=device))
 
 
+def test_a_first_call_that_failed_is_made_again(device):
+    w = pg.nn.Parameter(f32([1.0], device))
+    optimiser = pg.optim.AdamW([w], lr=0.1)
+    failing = iter([True])
+
+    @pg.compile
+    def step():
+        if next(failing, False):
+            raise ValueError("not yet")
+        w.sum().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    with pytest.raises(ValueError, match="not yet"):
+        step()
+    for _ in range(4):
+        step()
+    assert optimiser.state["0"]["step"] == 4
+    assert "replayed 2 times" in step.explain()
+
+
 def test_threads_may_share_a_compiled_function(device):
     compiled = pg.compile(lambda x: pg.exp(x).sum(axis=1))
     wrong = []

@@ -526,6 +526,43 @@ def test_a_job_that_lost_a_rank_resumes_on_any_number_of_ranks(tmp_path):
     np.testing.assert_allclose(one[2], losses, rtol=0.2)  # other features are dropped
 
 
+@needs_mpi()
+def test_the_language_model_trains_by_two_ranks_and_resumes_by_one(tmp_path):
+    pytest.importorskip("tokenizers", reason="not run: needs tokenizers")
+    pytest.importorskip("rich", reason="not run: needs rich")
+    from polygrad.gpt import main
+    from polygrad.training import read_csv
+
+    text = tmp_path / "text"
+    text.mkdir()
+    for module in ("ast", "bisect", "calendar", "copy", "enum", "queue"):
+        shutil.copy(Path(os.__file__).parent / f"{module}.py", text)
+    assert main(["tokenize", "--source", str(text), "--out", str(tmp_path / "corpus"), "--vocab-size", "300"]) == 0
+    small = ["--data", tmp_path / "corpus", "--layers", 1, "--dim", 16, "--heads", 2, "--context", 16, "--batch", 4]
+    watched = ["--log-every", 1, "--eval-every", 0, "--eval-batches", 1, "--device", "cpu:0"]
+    arguments = ["train", *map(str, [*small, *watched, "--steps", 6, "--save-every", 3])]
+    assert main([*arguments, "--out", str(tmp_path / "one")]) == 0
+    ranks = [MPIEXEC, "-n", "2", sys.executable, "-m", "polygrad.gpt"]
+    done = subprocess.run(
+        [*ranks, *arguments, "--out", str(tmp_path / "two"), "--shard"], capture_output=True, text=True, timeout=LIMIT,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("step 6: loss") == 1, "the first rank alone speaks"
+    ours, theirs = (read_csv(tmp_path / name / "log.csv") for name in ("one", "two"))
+    np.testing.assert_allclose(theirs["loss"], ours["loss"], rtol=1e-5)
+    (tmp_path / "two" / "checkpoints" / "step-00000006.ckpt").unlink()
+    assert main([*arguments, "--out", str(tmp_path / "two"), "--resume"]) == 0
+    np.testing.assert_allclose(read_csv(tmp_path / "two" / "log.csv")["loss"], ours["loss"], rtol=1e-5)
+    wrong = [*arguments[:-4], "--out", str(tmp_path / "three"), "--steps", "2", "--batch", "3"]
+    done = subprocess.run([*ranks, *wrong], capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode != 0
+    said = "cannot divide a batch of 3 sequences (--batch) among 2 processes: it must be a multiple of their number"
+    assert [line for line in done.stderr.splitlines() if "cannot divide" in line] == [
+        f"polygrad.gpt train: rank 0 of 2: {said}"
+    ]
+
+
 # ---- without MPI ----------------------------------------------------------------------------------------------------
 
 
@@ -706,6 +743,31 @@ def test_gradients_travel_as_they_lie(device):
     assert wire._node.storage.contiguous
     back = pg.Array(buckets.incoming(wire._node, form, layer.weight.dtype, 0.5))
     np.testing.assert_allclose(back.numpy(), 0.5 * layer.weight.grad.numpy())
+
+
+def test_what_travels_over_host_memory_is_read_where_it_lies(device):
+    from polygrad.distributed.host_memory import Blocks, messages
+
+    big, small, other = (pg.full(n, float(k), dtype=pg.float32) for k, n in enumerate((100_000, 5, 7)))
+    pg.realize(big, small, other)
+    made, groups, empty = messages([small._node, big._node, other._node, pg.zeros((0,))._node], Blocks())
+    assert (groups, empty) == ([[1], [0, 2]], [3])
+    if device == "cpu:0":
+        address = np.frombuffer(made[0].send, np.float32).__array_interface__["data"][0]
+        assert address == np.from_dlpack(big).__array_interface__["data"][0]
+    for m in made:
+        m.receive[:] = m.send
+    found = {k: n for m, group in zip(made, groups, strict=True) for k, n in zip(group, m.finish(), strict=True)}
+    for k, x in enumerate((small, big, other)):
+        assert pg.Array(found[k]).tolist() == x.tolist()
+
+
+def test_what_talks_to_others_is_not_compiled():
+    job = pg.distributed.SingleProcess()
+    step = pg.compile(lambda x: job.all_reduce(x))
+    with pytest.raises(pg.CaptureError, match="cannot compile a function that talks to other processes"):
+        for _ in range(3):
+            step(pg.ones(3))
 
 
 def test_buckets_hold_what_fits_and_at_least_one():

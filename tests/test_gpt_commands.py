@@ -434,7 +434,7 @@ def test_generation_holds_no_more_memory_and_plans_no_more_with_every_token(trai
                 held.append(pg.memory_stats()["used"])
                 plans.append(len(state("cpu:0").plans))
         stream.close()
-    assert held[1] - held[0] <= 16 * 64  # tokens that wait, in blocks of the pool
+    assert held[1] - held[0] <= 11 * 512  # a block of the pool for each of the 11 tokens between
     assert held[3] <= held[2] <= held[1]
     assert plans[1] == plans[0]
     assert plans[3] == plans[2]

@@ -99,7 +99,7 @@ def test_every_public_function_and_class_has_a_docstring():
 
     places = {
         "pg": pg, "pg.nn": pg.nn, "pg.optim": pg.optim, "pg.data": pg.data, "pg.io": pg.io, "pg.random": pg.random,
-        "pg.training": pg.training,
+        "pg.training": pg.training, "pg.distributed": pg.distributed,
     }  # fmt: skip
     bare = [
         f"{place}.{n}"
@@ -118,7 +118,7 @@ def test_importing_polygrad_loads_no_driver_and_nothing_heavy():
         "heavy = ('polygrad_cpu', 'polygrad_opencl', 'polygrad_cuda', 'pyopencl', 'cupy', 'scipy', 'safetensors', "
         "'torch', 'pytest', 'polygrad.nn',\n"
         "         'polygrad.optim', 'polygrad.data', 'polygrad.io', 'polygrad.testing', 'polygrad.cli',\n"
-        "         'polygrad.training')\n"
+        "         'polygrad.training', 'polygrad.distributed')\n"
         "print(*[m for m in heavy if m in sys.modules])\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -51,13 +51,14 @@ def session(path):
 
 def run(path, inputs):
     """Return the outputs of a model in a file."""
-    made = session(path)
-    names = [i.name for i in onnx.load(os.fspath(path), load_external_data=False).graph.input]
-    feed = dict(zip(names, inputs, strict=True))
+    return run_session(session(path), inputs)
+
+
+def run_session(made, inputs):
     if isinstance(made, runtime.InferenceSession):
-        return _run_bound(made, feed)
+        return _run_bound(made, dict(zip([i.name for i in made.get_inputs()], inputs, strict=True)))
     with np.errstate(all="ignore"):
-        return made.run(None, feed)
+        return made.run(None, dict(zip(made.input_names, inputs, strict=True)))
 
 
 def _run_bound(made, feed):
@@ -110,12 +111,13 @@ def check(tmp_path, function, inputs, others=(), units=DRIFT, whole=True, **opti
     """Export a function, and compare what it gives there and here, for *others* of other sizes too."""
     path = tmp_path / "model.onnx"
     pg.io.export_onnx(function, path, *[pg.asarray(x) for x in inputs], **options)
+    made = session(path)
     for xs in (inputs, *others):
         if isinstance(function, pg.nn.Module):
             function.eval()
         with pg.no_grad():
             want = values_of(function(*[pg.asarray(x) for x in xs]))
-        close(run(path, xs), want, units, whole)
+        close(run_session(made, xs), want, units, whole)
     return onnx.load(path)
 
 
@@ -155,7 +157,7 @@ OTHERS = {
     "analytic_": lambda x: Array(apply(TABLE["analytic_"], (x._node, x._node), (TABLE["exp"], 0, ((0, 0),)))),
     "transfer_": lambda x: Array(apply(TABLE["transfer_"], (x._node,), (x.device,))) if RECORDING.batches else x,
     "buffer": lambda x: [x, pg.asarray([1, 0], dtype=x.dtype)],
-    "random_bits_": lambda x: [x, pg.random.bernoulli((4,))],
+    "random_bits_": lambda x: [x, pg.random.uniform((4,))],
     "pair_": lambda x: pg.astype(x, "complex64") if dtypes.KINDS[x.dtype] == "float" else x,
     "placeholder_": lambda x: pg.vmap(lambda row: -row)(x) if dtypes.KINDS[x.dtype] == "float" else x,
 }
@@ -253,8 +255,8 @@ LEAST = {d: dtypes.integer_range(d)[0] for d in (dtypes.int8, dtypes.int32, dtyp
 @pytest.mark.parametrize("dtype", LEAST, ids=lambda d: d.name)
 def test_integers_wrap_and_never_trap(dtype, tmp_path):
     least, most = dtypes.integer_range(dtype)
-    xs = np.asarray([least, least, -7, 7, 5, most, 0, -1], dtype)
-    ys = np.asarray([-1, 0, 2, -2, 0, 1, 3, 100], dtype)
+    xs = np.asarray([least, least, -7, 7, 5, most, 0, -1, 9], dtype)
+    ys = np.asarray([-1, 0, 2, -2, 0, 1, 3, 100, -1], dtype)
     functions = [F.quotient, F.modulo, F.bitwise_left_shift, F.bitwise_right_shift, F.add, F.multiply]
     both = lambda x, y: [
         *(Array(f(x._node, y._node)) for f in functions),
@@ -286,6 +288,16 @@ def test_unsigned_integers_keep_their_order_and_their_bits(tmp_path):
             y.astype("int64"),
         ]
         check(tmp_path, functions, [x, y], units=4)
+
+
+def test_narrow_values_are_brought_back_after_every_op(tmp_path):
+    for dtype in ("float16", "bfloat16"):
+        x, y = (floats(40, seed=k).astype(ALL[dtype]) for k in (1, 2))
+        check(tmp_path, lambda x, y: [(x * y + x) * y - x, pg.exp(x) / y * x, pg.sum(x) - y], [x, y], units=0)
+    for dtype in (np.int8, np.uint8, np.int16, np.uint32):
+        most = np.iinfo(dtype).max
+        x = np.asarray([most, most - 1, 3, 1], dtype)
+        check(tmp_path, lambda x: [(x + x) // 3, (x * x) >> pg.asarray(1, dtype=x.dtype), x + 1 > x, -x // 2], [x])
 
 
 def test_special_values_of_floats_come_out_alike(tmp_path):
@@ -482,9 +494,11 @@ def test_a_model_on_another_device_is_exported_too(device, tmp_path):
 
 
 def test_operator_sets_from_18_on_are_written(tmp_path):
-    for opset in (18, 20, 21, 23, onnx.defs.onnx_opset_version()):
+    for opset in (18, 20, 21):
         made = check(tmp_path, Net(), [floats(2, 1, 17, 17)], opset=opset)
         assert [o.version for o in made.opset_import] == [opset]
+    # Runtimes may not know the newest set that the package knows; its checker does.
+    pg.io.export_onnx(Net(), tmp_path / "m.onnx", floats(2, 1, 17, 17), opset=onnx.defs.onnx_opset_version())
 
 
 def test_trees_several_results_and_names(tmp_path):
@@ -512,6 +526,36 @@ def test_trees_several_results_and_names(tmp_path):
 def test_what_was_computed_before_is_a_constant_and_random_numbers_too(tmp_path):
     noise = pg.random.normal((3,))
     check(tmp_path, lambda x: x + noise, [floats(2, 3, dtype=np.float64)], dynamic_batch=True)
+
+
+def test_methods_and_wrapped_modules_are_read_like_the_module(tmp_path):
+    model = gpt()
+    for function, given in ((model.loss, [tokens(2, 5), tokens(2, 5)]), (pg.vmap(mlp()), [floats(2, 3, 4)])):
+        made = check(tmp_path, function, given)
+        assert any(t.name.endswith("weight") for t in made.graph.initializer)
+
+
+def test_derivatives_and_other_transforms_are_exported(tmp_path):
+    def function(x):
+        slope = pg.grad(lambda v: pg.sum(pg.tanh(v) * v))(x)
+        return slope, pg.vmap(lambda row: pg.softmax(row * row.sum()))(x), pg.checkpoint(pg.exp)(x)
+
+    check(tmp_path, function, [floats(2, 3)], [[floats(4, 3)]], dynamic_batch=True)
+
+
+def test_writing_into_arrays_is_exported(tmp_path):
+    def function(x):
+        y = x * 1.0
+        y[0, 1:] = 5.0
+        y[:, 0] += 2.0
+        x[..., ::2] = 0.0
+        return y, x
+
+    inputs = [floats(3, 5)]
+    path = tmp_path / "model.onnx"
+    pg.io.export_onnx(function, path, *inputs, dynamic_batch=True)
+    for n in (3, 6):
+        close(run(path, [floats(n, 5)]), values_of(function(pg.asarray(floats(n, 5)))), UNITS)
 
 
 def test_numbers_that_follow_from_open_sizes(tmp_path):
@@ -582,6 +626,27 @@ def test_a_module_that_changes_its_state_is_refused_and_unharmed(tmp_path):
     assert model.seen.tolist() == [0.0, 0.0]
 
 
+class Keeping(pg.nn.Module):
+    """Keeps an array between calls: of nothing else, or of its input."""
+
+    def __init__(self, make):
+        self.make, self.kept = make, None
+
+    def forward(self, x):
+        if self.kept is None:
+            self.kept = (self.make(x),)
+        return x + self.kept[0]
+
+
+def test_what_a_module_keeps_between_calls_is_a_constant_unless_it_depends_on_the_input(tmp_path):
+    made_once = Keeping(lambda x: pg.tril(pg.ones((4, 4), dtype=x.dtype)))
+    check(tmp_path, made_once, [floats(2, 4, 4)], [[floats(3, 4, 4)]], dynamic_batch=True)
+    with saying(
+        pg.StateError, "cannot export: the function uses an array that it made of its inputs when it was called"
+    ):
+        pg.io.export_onnx(Keeping(lambda x: pg.mean(x)), tmp_path / "m.onnx", floats(2, 4), dynamic_batch=True)
+
+
 def test_sizes_that_change_what_is_computed_cannot_be_left_open(tmp_path):
     path = tmp_path / "m.onnx"
     with saying(pg.ShapeError, "cannot export with open sizes: what is computed changes with time ("):
@@ -648,12 +713,19 @@ def test_constants_that_are_too_large_for_a_message_get_a_file_of_their_own(tmp_
     before = (path.read_bytes(), (tmp_path / data).read_bytes())
     # Another model's constants are in another file, so that the old pair is whole until the new one is.
     other = pg.nn.Sequential(pg.nn.Linear(64, 64))
-    monkeypatch.setattr(onnx_files.os, "replace", _failing, raising=False)
-    monkeypatch.setattr("polygrad.array.files.os.replace", _failing)
-    with pytest.raises(OSError, match="no room"):
-        pg.io.export_onnx(other, path, floats(2, 64))
-    assert sorted(os.listdir(tmp_path)) == sorted(["model.onnx", data])
-    assert before == (path.read_bytes(), (tmp_path / data).read_bytes())
+    replace = os.replace
+
+    def full_behind_the_constants(source, target):
+        if str(target).endswith("model.onnx"):
+            raise OSError(28, "no room")
+        replace(source, target)
+
+    for full in (_failing, full_behind_the_constants):
+        monkeypatch.setattr("polygrad.array.files.os.replace", full)
+        with pytest.raises(OSError, match="no room"):
+            pg.io.export_onnx(other, path, floats(2, 64))
+        assert sorted(os.listdir(tmp_path)) == sorted(["model.onnx", data])
+        assert before == (path.read_bytes(), (tmp_path / data).read_bytes())
     monkeypatch.undo()
     monkeypatch.setattr(onnx_files, "LARGEST", 10_000)
     check(tmp_path, other, [floats(2, 64)])

@@ -267,3 +267,17 @@ def test_a_write_may_be_computed_from_what_it_replaces(device):
     with pg.device(device):
         got = program(pg, *[pg.asarray(v) for v in (a, b, c)])
     np.testing.assert_array_equal(got.numpy(), program(np, a, b, c))
+
+
+def test_a_loop_that_notes_one_element_of_each_step_does_not_keep_all_steps():
+    with pg.device("cpu:0"):
+        x, total = pg.zeros((1 << 18,), dtype=pg.float32), pg.zeros((), dtype=pg.float64)
+        pg.empty_cache()
+        before = pg.memory_stats("cpu:0")["held"]
+        for _ in range(300):
+            x = x * 0.5 + 1.0  # 1 MiB
+            total = total + pg.astype(x[0], pg.float64)
+        assert float(x[-1]) == 2.0
+        assert pg.memory_stats("cpu:0")["held"] - before < 100 << 20
+        assert abs(float(total) - 598.0) < 1e-6
+        assert pg.memory_stats("cpu:0")["held"] - before < 100 << 20

@@ -3,6 +3,9 @@
 Here: what happens between devices and between threads. Not here: drivers, their locks.
 """
 
+import multiprocessing
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -122,3 +125,50 @@ def test_a_device_has_one_life_whatever_it_is_called(device):
     z = pg.ones(1000, dtype="float32", device=device).realize()
     assert pg.memory_stats(device.upper())["used"] > used
     del z
+
+
+FORKING = """
+import os, sys, threading, time, polygrad as pg
+
+def work():
+    x = pg.ones((300, 300), dtype="float32")
+    return float(pg.sum(x @ x * 2.0))
+
+def busily():
+    while not done.is_set():
+        work()
+
+pg.set_device("cpu:0")
+done = threading.Event()
+threads = [threading.Thread(target=busily) for _ in range(2)]
+for thread in threads:
+    thread.start()
+ends = []
+for _ in range(8):
+    child = os.fork()
+    if child == 0:
+        os._exit(work() != 54e6)
+    for _ in range(200):
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(child, 9)
+        status = "hangs"
+        os.waitpid(child, 0)
+    ends.append(status)
+    if status:
+        break
+done.set()
+print(ends)
+"""
+
+
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="not run: needs a system that forks"
+)
+def test_a_child_that_is_forked_while_other_threads_compute_does_not_hang():
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING]  # newer Pythons warn of threads
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.stdout == f"{[0] * 8}\n", run.stderr

@@ -73,6 +73,7 @@ def test_a_loss_shows_its_parameters_its_kernels_and_its_library_calls():
     titles = [f["label"] for f in read.fields.values()]
     assert [t.split(".")[0] for t in titles] == [str(k) for k in range(1, count + 1)]
     assert sum("matmul" in t for t in titles) == 2
+    assert read.labels().count("matmul") == 2  # what is read from memory is not drawn again
     matmuls = [f for f in read.fields.values() if "matmul" in f["label"]]
     kernels = [f for f in read.fields.values() if "kernel over" in f["label"]]
     assert {f["fillcolor"] for f in matmuls} == {"white"}

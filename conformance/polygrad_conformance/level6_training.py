@@ -123,7 +123,8 @@ def _sequences(rng: np.random.Generator) -> tuple[Array, Array]:
     return walks[:, :-1], walks[:, 1:]
 
 
-def _curve(bench: Bench, device: str, name: str) -> Array:
+def _curve(bench: Bench, device: str, name: str, *, compiled: bool = False) -> tuple[Array, list[Array]]:
+    """Return the losses of a training, and the parameters that it ends with."""
     build, make, steps = MODELS[name]
     inputs, labels = make(bench.rng(61))
     integer = pg.int64 if "int64" in bench.info.dtypes else pg.int32
@@ -133,24 +134,37 @@ def _curve(bench: Bench, device: str, name: str) -> Array:
         optimizer = pg.optim.AdamW(model, lr=0.01)
         x = pg.asarray(inputs, dtype=pg.float32 if inputs.dtype == np.float32 else integer)
         y = pg.asarray(labels, dtype=integer)
-        losses = []
-        for _ in range(steps):
-            logits = model(x)
-            loss = pg.nn.cross_entropy(pg.reshape(logits, (-1, logits.shape[-1])), pg.reshape(y, (-1,)))
+
+        def step(inputs: Any, labels: Any) -> Any:
+            logits = model(inputs)
+            loss = pg.nn.cross_entropy(pg.reshape(logits, (-1, logits.shape[-1])), pg.reshape(labels, (-1,)))
             loss.backward()
-            optimizer.step()
+            optimizer.step(also=loss)
             optimizer.zero_grad()
-            losses.append(float(loss))
-    return np.array(losses)
+            return loss
+
+        call = pg.compile(step) if compiled else step
+        losses = [float(call(x, y)) for _ in range(steps)]
+        return np.array(losses), [p.detach().numpy() for p in model.parameters()]
 
 
 @check("L6.train.{0}", each=[(name,) for name in MODELS])
 def training(bench: Bench, name: str) -> None:
     """The loss falls, along the curve of the oracle's run."""
     strict.register(bench.registry)
-    got, want = (_curve(bench, device, name) for device in (bench.device.name, REFERENCE))
+    (got, _), (want, _) = (_curve(bench, device, name) for device in (bench.device.name, REFERENCE))
     assert np.isfinite(got).all(), f"{name}: the losses are {got}"
     assert got[-1] < got[0], f"{name}: the loss went from {got[0]:.4f} to {got[-1]:.4f}"
     apart = np.abs(got - want)
     assert apart.max() <= 1e-4, f"{name}: at step {int(apart.argmax())} the loss is {apart.max():.3g} off the oracle's"
     bench.figures.setdefault("loss curves", {})[name] = float(apart.max())
+
+
+@check("L6.compiled.{0}", each=[("mlp",), ("cnn",)])
+def compiled_training(bench: Bench, name: str) -> None:
+    """A step that is captured and replayed gives the losses and parameters of the step itself, bit for bit."""
+    plain, replayed = (_curve(bench, bench.device.name, name, compiled=compiled) for compiled in (False, True))
+    for step, (mine, right) in enumerate(zip(replayed[0], plain[0], strict=True)):
+        assert mine == right, f"{name}: at step {step} the loss is {mine!r} compiled, {right!r} as it is"
+    for place, (mine, right) in enumerate(zip(replayed[1], plain[1], strict=True)):
+        assert mine.tobytes() == right.tobytes(), f"{name}: compiled, parameter {place} is another one"

@@ -6,6 +6,7 @@ Not here: single bad sizes (level 1).
 
 import gc
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,7 @@ def exhausted_memory_comes_back(bench: Bench) -> None:
     _works(bench, "after its memory was full")
 
 
-def _step(device: str) -> tuple[Any, Any]:
+def _step(device: str, *, compiled: bool = False) -> tuple[Any, Any]:
     """Return a model and a function that makes one step of its training and returns the loss."""
     pg.random.seed(5)
     with pg.device(device):
@@ -102,13 +103,18 @@ def _step(device: str) -> tuple[Any, Any]:
         x, y = (pg.asarray(rng.normal(size=(29, n)), dtype=pg.float32) for n in (37, 3))
         pg.realize(x, y, *model.parameters())
 
+    def move() -> Any:
+        loss = pg.mean((model(x) - y) ** 2)
+        loss.backward()
+        optimizer.step(also=loss)
+        optimizer.zero_grad()
+        return loss
+
+    call = pg.compile(move) if compiled else move
+
     def step() -> float:
         with pg.device(device):
-            loss = pg.mean((model(x) - y) ** 2)
-            loss.backward()
-            optimizer.step(also=loss)
-            optimizer.zero_grad()
-            return float(loss)
+            return float(call())
 
     return model, step
 
@@ -156,6 +162,37 @@ def an_allocation_fails_once(bench: Bench) -> None:
         finally:
             bench.registry.unregister(failing)
         assert loss == wanted, f"with a failed allocation {nth} the loss is {loss}, without {wanted}"
+
+
+@check("L8.oom.compiled")
+def allocations_fail_in_a_compiled_step(bench: Bench) -> None:
+    """Allocations fail when a step runs, is captured, or is replayed: OutOfMemory, nothing changed; the next works."""
+    name = bench.device.name
+    for before in (0, 1, 2, 4):
+        for nth in (0, 2):
+            model, step = _step(name, compiled=True)
+            for _ in range(before):
+                step()
+            was = [p.detach().numpy() for p in model.parameters()]
+            gc.collect()
+            pg.empty_cache(name)
+            failing = Failing(name, nth, once=False)
+            bench.registry.register(failing)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", pg.CompileWarning)  # a step without room for a capture is taken
+                    step()
+            except OutOfMemory:
+                for mine, right in zip(model.parameters(), was, strict=True):
+                    assert (mine.detach().numpy() == right).all(), (
+                        f"call {before} of a compiled step ran out of memory and has changed a parameter"
+                    )
+            except Exception as error:
+                raise AssertionError(f"a failed allocation came out as {type(error).__name__}: {error}") from error
+            finally:
+                bench.registry.unregister(failing)
+            first, second = step(), step()
+            assert second < first, f"after allocation {nth} of call {before} had failed: losses {first} and {second}"
 
 
 def _resident() -> int:

@@ -1,11 +1,13 @@
-"""Level 9, threads: several at once on one device.
+"""Level 9, threads and replays: several at once on one device, and calls that are launched again.
 
-Here: launches and allocations of drivers that declare thread_safety "free", and arrays on any device.
-Not here: capture, which the interface does not have yet.
+Here: launches and allocations of drivers that declare thread_safety "free", arrays on any device, functions that
+polygrad compiles.
+Not here: capture by a driver's own means, which the interface does not have yet; compiled training (level 6).
 """
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -134,3 +136,67 @@ def arrays_at_once(bench: Bench) -> None:
                 assert 0 <= float(pg.min(noise)) <= float(pg.max(noise)) < 1
 
     together(work)
+
+
+# ---- replays -----------------------------------------------------------------------------------------------------
+
+_UNARY: tuple[Callable[[Any], Any], ...] = (
+    lambda v: v * 0.5, pg.abs, lambda v: pg.maximum(v, 0.25), lambda v: v - pg.sum(v, axis=1, keepdims=True) / 8,
+    lambda v: v[::-1, :], lambda v: pg.matrix_transpose(v) + 1, lambda v: pg.where(v > 0, v, -v * 2),
+)  # fmt: skip
+_BINARY: tuple[Callable[[Any, Any], Any], ...] = (
+    pg.add, pg.multiply, pg.subtract, pg.minimum, lambda a, b: (a @ b) / 16,
+)  # fmt: skip
+
+
+def _program(rng: np.random.Generator) -> Callable[..., Any]:
+    """Return a function of two arrays and a number, drawn at random."""
+    steps = [(int(rng.integers(3)), rng.integers(0, 99, 3)) for _ in range(8)]
+
+    def program(x: Any, y: Any, factor: float) -> Any:
+        values = [x, y * factor]
+        for kind, (which, a, b) in steps:
+            one, other = values[a % len(values)], values[b % len(values)]
+            made = _UNARY[which % len(_UNARY)](one) if kind else _BINARY[which % len(_BINARY)](one, other)
+            values.append(made)
+        return values[-1], pg.sum(values[-2])
+
+    return program
+
+
+@check("L9.replay.programs")
+def replays_of_programs(bench: Bench) -> None:
+    """Compiled programs, called with other arrays and numbers, give what they give as they are, bit for bit."""
+    rng = bench.rng(91)
+    with pg.device(bench.device.name):
+        for number in range(bench.effort.repeats // 6):
+            program = _program(rng)
+            compiled = pg.compile(program)
+            for call in range(4):
+                x, y = (pg.asarray(rng.integers(-8, 9, (8, 8)) / 4, dtype=pg.float32) for _ in range(2))
+                got, want = compiled(x, y, 0.5 + call), program(x, y, 0.5 + call)
+                for mine, right in zip(got, want, strict=True):
+                    assert mine.numpy().tobytes() == right.numpy().tobytes(), (
+                        f"program {number}, call {call}: a replay gives another value than the call itself"
+                    )
+
+
+@check("L9.replay.lifetimes")
+def replays_side_by_side(bench: Bench) -> None:
+    """Several compiled functions in turn, dropped in any order: none touches what is another's, or the caller's."""
+    rng = bench.rng(92)
+    with pg.device(bench.device.name):
+        compiled = {
+            k: pg.compile(lambda x, k=k: pg.sum((x * k + 1) * pg.sum(x * k, axis=0, keepdims=True), axis=1))
+            for k in range(4)
+        }
+        kept: list[tuple[Any, Array]] = []
+        for turn in range(80):
+            k = list(compiled)[int(rng.integers(len(compiled)))]
+            data = rng.integers(-4, 5, (16, 6)).astype(F)
+            want = ((data * k + 1) * (data * k).sum(axis=0, keepdims=True)).sum(axis=1)
+            kept.append((compiled[k](pg.asarray(data)), want))
+            if turn in (40, 55, 70):
+                del compiled[k]
+        for turn, (got, want) in enumerate(kept):
+            assert (got.numpy() == want).all(), f"the result of turn {turn} is no longer what it was"

@@ -77,6 +77,7 @@ _kernel("sums of float32 through bfloat16", "training", lambda: expanded(
     "L6.train.mlp")  # fmt: skip
 _kernel("scalars of the first step in every step", "training", _frozen_scalars, "L6.train.mlp")
 _kernel("every 50th launch of a training lost", "training", _losing, "L6.train.cnn")
+_kernel("every 50th launch of a compiled training lost", "training", _losing, "L6.compiled.mlp", "L6.compiled.cnn")
 
 # ---- order ------------------------------------------------------------------------------------------------------
 
@@ -162,6 +163,7 @@ _add("refusals keep some memory", "errors", lambda inner: MemoryMutant(inner, _r
 _add("what is freed stays full", "errors", lambda inner: MemoryMutant(inner, None, lambda *_: None),
      "L8.memory.exhaust", ordinal=TINY)  # fmt: skip
 _add("out of memory as the vendor's error", "errors", _OtherError, "L8.oom.persistent.0", "L8.oom.persistent.4")
+_add("out of memory as the vendor's error, in a compiled step", "errors", _OtherError, "L8.oom.compiled")
 _add("no allocation after one that failed", "errors", _DeadAfterOne, "L8.oom.once")
 _add("freed blocks are kept", "errors", lambda inner: MemoryMutant(inner, None, lambda *_: None), "L8.leak.kernels")
 _add("each launch keeps a block", "errors", _Scratch, "L8.leak.training")
@@ -197,5 +199,6 @@ class _SharedStaging(_Mine):
         return DONE
 
 
+_kernel("every 50th launch of replays lost", "threads", _losing, "L9.replay.programs", "L9.replay.lifetimes")
 _add("a context of one thread", "threads", _OneThread, "L9.threads.arrays")
 _add("one staging buffer for all threads", "threads", _SharedStaging, "L9.threads.memory")

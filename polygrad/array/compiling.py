@@ -25,7 +25,7 @@ from polygrad.array.object import Array
 from polygrad.array.replaying import MISS, Capture, with_slots, without_slots
 from polygrad.array.tree import flatten
 from polygrad.array.views import write
-from polygrad.errors import CaptureError, CompileWarning
+from polygrad.errors import CaptureError, CompileWarning, OutOfMemory
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node, Pair, parts, share, watches
 from polygrad.runtime.realize import matmul_precision, realize
@@ -134,7 +134,7 @@ class _Shortcut:
                     return MISS
                 arrays.append(a)
             else:
-                numbers.append(a)
+                numbers.append(a)  # type: ignore[arg-type]  # its type was compared
         return MISS if self._capture.environment.changed() is not None else self._capture.call(arrays, numbers)
 
 
@@ -193,9 +193,10 @@ class Compiled:
             if key in self._seen:
                 self._why = (why[0] or "") if why else ""
                 return self._capture(key, arguments)
-            self._seen[key] = arguments.kept
             args, kwargs = arguments.rebuilt(arguments.arrays, arguments.numbers)
-            return self._function(*args, **kwargs)
+            out = self._function(*args, **kwargs)
+            self._seen[key] = arguments.kept  # a call that failed has not made what it was to make
+            return out
 
     def _capture(self, key: Any, arguments: _Arguments) -> Any:
         environment = Environment(self._function)
@@ -218,9 +219,13 @@ class Compiled:
         roots = [a._link[0] for a in (*leaves, *written, *grads) if type(a._link) is tuple]
         _refuse_left_behind(watch, {id(a) for a in (*leaves, *grads, *roots)})
         del grads, written, roots, call_args, call_kwargs
-        made = box[0] = Capture(recorder, watch, result, environment)
-        held.clear()
-        self._keep(key, made)
+        try:
+            box[0] = Capture(recorder, watch, result, environment)
+        except OutOfMemory as error:  # the call itself was done, so its result counts
+            self._no_room(error)
+        else:
+            held.clear()
+            self._keep(key, box[0])
         for alias, array in zip(aliases, arguments.arrays, strict=True):
             handle = watch.handles[id(alias)]
             if handle.written:
@@ -259,6 +264,15 @@ class Compiled:
                     f"value {k}, {x.dtype.name}{list(x.shape)}; the arrays have what the call gave them"
                 )
         return out
+
+    def _no_room(self, error: OutOfMemory) -> None:
+        self._why = "there was no room for the memory of its intermediate values"
+        warnings.warn(
+            f"{getattr(self, '__name__', 'a compiled function')} was called as it is: a capture would keep the memory "
+            f"of its intermediate values, for which there is no room ({error})",
+            CompileWarning,
+            stacklevel=5,
+        )
 
     def _keep(self, key: Any, capture: Capture) -> None:
         self._captures.setdefault(key, []).append(capture)

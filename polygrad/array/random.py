@@ -29,6 +29,15 @@ _WORDS = 4  # words a step of the counter
 _lock = threading.Lock()
 
 
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603  a thread that does not exist in the child may have held the old one
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 class _State:
     """A key and the next counter."""
 

@@ -7,6 +7,7 @@ Not here: the sweep itself (`autograd`), tapes (`tape.py`), the transforms (`tra
 
 import contextlib
 import gc
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -134,6 +135,15 @@ _next_bit = [1]
 _had: set[int] = set()  # bits that a recording has had
 _public = [ALWAYS]
 BITS = 60
+
+
+def _after_fork() -> None:
+    global _bits  # noqa: PLW0603  a thread that does not exist in the child may have held the old one
+    _bits = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def public_mask() -> int:

@@ -9,7 +9,7 @@ it lies, so that nothing is copied.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from polygrad import dtypes
 from polygrad.graph.functions import F
@@ -40,13 +40,13 @@ def layout_of(gradient: Node) -> list[int] | None:
 
 def outgoing(gradient: Node, form: Form) -> Node:
     """Return a gradient as it travels, to be computed."""
-    out = gradient if gradient.dtype is form.dtype else F.astype(gradient, form.dtype)
+    out: Node = gradient if gradient.dtype is form.dtype else F.astype(gradient, form.dtype)
     return out if form.axes is None else F.permute_(out, form.axes)
 
 
 def incoming(arrived: Node, form: Form, dtype: dtypes.DType, factor: float) -> Node:
     """Return a gradient from its form on the way: a graph that whoever takes it computes with what he does to it."""
-    out: Any = arrived
+    out: Node = arrived
     if form.axes is not None:
         out = F.permute_(out, tuple(form.axes.index(k) for k in range(len(form.axes))))
     if factor != 1.0:

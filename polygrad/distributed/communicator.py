@@ -21,12 +21,21 @@ from polygrad.array.object import Array
 from polygrad.array.recording import no_grad
 from polygrad.array.tree import leaves_of, map_tree
 from polygrad.distributed.link import Link
-from polygrad.errors import DistributedError, DTypeError, ShapeError
-from polygrad.graph.node import Node, like_parts, parts
+from polygrad.errors import CaptureError, DistributedError, DTypeError, ShapeError
+from polygrad.graph.node import RECORDING, Node, like_parts, parts
 from polygrad.runtime import transfer
 from polygrad.runtime.realize import realize
 
 OPS = ("sum", "mean", "max", "min")
+
+
+def refuse_capture() -> None:
+    """Raise CaptureError if a function is being compiled: what other ranks send is not in its launches."""
+    if RECORDING.capture is not None:
+        raise CaptureError(
+            "cannot compile a function that talks to other processes: compile what comes before and after, and reduce "
+            "between"
+        )
 
 
 class Pending(abc.ABC):
@@ -121,7 +130,7 @@ class Communicator(abc.ABC):
                 raise DTypeError("cannot add bools over ranks: convert with .astype('int32'), or use 'max' or 'min'")
         self._agree(f"all_reduce by {op}", found)
         with no_grad():
-            wide = [x.astype(dtypes.float32) if self._narrow(x) else x for x in found]
+            wide = [self._carried(x) for x in found]
             out = self.joined(self.begin_all_reduce(self.nodes(wide), "sum" if op == "mean" else op).wait(), wide)
             if op == "mean":
                 out = [x * (1.0 / self.size) for x in out]
@@ -162,7 +171,7 @@ class Communicator(abc.ABC):
                 raise DTypeError(f"cannot take the {op} of {x.dtype.name} arrays over ranks")
         self._agree(f"reduce_scatter by {op}", found)
         with no_grad():
-            wide = [x.astype(dtypes.float32) if self._narrow(x) else x for x in found]
+            wide = [self._carried(x) for x in found]
             shapes = [(x.shape[0] // self.size, *x.shape[1:]) for x in found]
             out = self.joined(self.begin_reduce_scatter(self.nodes(wide)).wait(), wide, shapes)
             if op == "mean":
@@ -177,6 +186,7 @@ class Communicator(abc.ABC):
 
     def gather_objects(self, value: Any, what: str = "gather_objects") -> list[Any]:
         """Return the *value*, small and anything that JSON holds, of each rank, in order of rank, on every rank."""
+        refuse_capture()
         return [value] if self._link is None else self._link.gather(what, value)
 
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
@@ -227,13 +237,17 @@ class Communicator(abc.ABC):
         return None
 
     def carries(self, dtype: Any) -> bool:
-        """Whether sums of *dtype* can be made on the way; others are sent as float32."""
-        return dtypes.as_dtype(dtype).itemsize >= dtypes.float32.itemsize
+        """Whether sums of *dtype* can be made on the way; others are sent as float32 or int32."""
+        return dtypes.as_dtype(dtype) not in (dtypes.float16, dtypes.bfloat16)
 
     # ---- parts ---------------------------------------------------------------------------------------------
 
-    def _narrow(self, x: Array) -> bool:
-        return dtypes.KINDS[x.dtype] == "float" and not self.carries(x.dtype)
+    def _carried(self, x: Array) -> Array:
+        """Return an array in a dtype that can be added on the way."""
+        kind = dtypes.KINDS[x.dtype]
+        if kind not in ("float", "int") or self.carries(x.dtype):
+            return x
+        return x.astype(dtypes.float32 if kind == "float" else dtypes.int32)
 
     def _check_root(self, root: int) -> None:
         if not 0 <= root < self.size:
@@ -255,6 +269,7 @@ class Communicator(abc.ABC):
     @staticmethod
     def nodes(arrays: Sequence[Array]) -> list[Node]:
         """Return arrays as `begin_...` takes them."""
+        refuse_capture()
         flat = [p for x in arrays for p in parts(x._node)]
         realize(flat)
         return [transfer.contiguous(n) for n in flat]

@@ -21,7 +21,7 @@ from polygrad.array.recording import no_grad
 from polygrad.array.tree import leaves_of
 from polygrad.distributed import starting
 from polygrad.distributed.buckets import Form, divide, incoming, layout_of, outgoing
-from polygrad.distributed.communicator import Communicator, Pending
+from polygrad.distributed.communicator import Communicator, Pending, SingleProcess, refuse_capture
 from polygrad.errors import DistributedError, GradError
 from polygrad.graph.node import Node, like_parts, parts
 from polygrad.nn import pending
@@ -232,9 +232,10 @@ class DataParallel:
         OutOfBounds
             If a launch met a bad index, such as a label that is no class.
         """
+        refuse_capture()
         with no_grad():
             extra = [p for a in (*leaves_of(also), *pending.take()) for p in parts(a._node)]
-            if self.communicator.size == 1:
+            if isinstance(self.communicator, SingleProcess):
                 grads = [p.grad for p in self.parameters if p.grad is not None]
                 if not grads:
                     raise GradError("there is no gradient to reduce: call loss.backward() first")

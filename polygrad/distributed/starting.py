@@ -5,11 +5,12 @@ Not here: what communicators do; starting processes (`launcher.py`).
 """
 
 import atexit
+import contextlib
 import importlib
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -161,10 +162,21 @@ def _over_mpi(backend: str, device: str | None, timeout: float, grace: float) ->
     if given is None:
         raise DistributedError(fault)
     link = Link(world.rank, world.size, timeout=timeout, grace=grace, **given)
-    name = _use_device(device, local_rank)
-    if _wants_device(backend, name, link):
-        return DeviceCommunicator(name, link, local_rank)
-    return MPICommunicator(mpi, world, link, local_rank)
+    with _telling(link):
+        name = _use_device(device, local_rank)
+        if _wants_device(backend, name, link):
+            return DeviceCommunicator(name, link, local_rank)
+        return MPICommunicator(mpi, world, link, local_rank)
+
+
+@contextlib.contextmanager
+def _telling(link: Link) -> Iterator[None]:
+    """Tell the other ranks if this one cannot join."""
+    try:
+        yield
+    except Exception as error:
+        link.failed(str(error))
+        raise
 
 
 def _over_sockets(backend: str, device: str | None, timeout: float, grace: float) -> Communicator:
@@ -183,7 +195,9 @@ def _over_sockets(backend: str, device: str | None, timeout: float, grace: float
     token = os.environ.get(TOKEN, "")
     if rank == 0:
         start_hub(size, address, port, token)
-    return DeviceCommunicator(name, Link(rank, size, address, port, token, timeout, grace), local_rank)
+    link = Link(rank, size, address, port, token, timeout, grace)
+    with _telling(link):
+        return DeviceCommunicator(name, link, local_rank)
 
 
 def _wants_device(backend: str, name: str, link: Link) -> bool:

@@ -15,14 +15,8 @@ class Collectives(Protocol):
 
     All ranks make the same calls in the same order. A call enqueues its work, which begins after all launches made
     before it, and returns a token at once; launches made later run beside it until `wait`. Refs are contiguous and stay
-    as they are until the token was waited for; results do not overlap operands.
-
-    Attributes
-    ----------
-    name : str
-        Of the library, such as ``"NCCL"``.
-    sums : frozenset of str
-        The dtypes that it adds.
+    as they are until the token was waited for; results do not overlap operands. `name` is the library's, such as
+    ``"NCCL"``; `sums` are the dtypes that it adds.
     """
 
     name: str

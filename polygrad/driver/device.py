@@ -19,7 +19,7 @@ from polygrad.driver.ir import Kernel
 from polygrad.driver.loader import Registry
 from polygrad.driver.types import DONE, DeviceInfo, Done, Handle, MemoryInfo, Prepared, Ref
 from polygrad.driver.verify import verify
-from polygrad.errors import CompileError, DeviceError, DriverError, LaunchError
+from polygrad.errors import CompileError, DriverError, LaunchError, PolygradError
 
 
 def _structure_key(kernel: Kernel) -> Any:
@@ -80,7 +80,7 @@ class Device:
         self._prepared: dict[Any, Prepared | None] = {}  # what the driver gave; None if it gave nothing
         self._launches: dict[Any, Prepared] = {}  # what prepare() gives
         self._fused_hook: Hook | None = None
-        self._refusal: Callable[[str], DeviceError] | None = None
+        self._refusal: Callable[[str], PolygradError] | None = None
         self.rebind()
 
     def __repr__(self) -> str:
@@ -230,7 +230,7 @@ class Device:
         return DONE
 
     def check_usable(self) -> None:
-        """Raise DeviceError if the device is closed or was left behind by a fork."""
+        """Raise DeviceError if the device is closed, DeviceLost if it was left behind by a fork."""
         if self._refusal is not None:
             raise self._refusal(self.name)
 
@@ -251,7 +251,7 @@ class Device:
         if self._refusal is None and self.info.features.fork == "unsafe":
             self._refuse(messages.forked)
 
-    def _refuse(self, refusal: Callable[[str], DeviceError]) -> None:
+    def _refuse(self, refusal: Callable[[str], PolygradError]) -> None:
         def refuse(*_arguments: Any) -> NoReturn:
             raise refusal(self.name)
 

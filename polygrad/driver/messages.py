@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from polygrad.errors import (
     DeviceError,
+    DeviceLost,
     DriverBlocked,
     DriverBroken,
     DriverError,
@@ -177,9 +178,9 @@ def closed(device: str) -> DeviceError:
     return DeviceError(f"device {device} is closed; open it again with pg.set_device({device!r})")
 
 
-def forked(device: str) -> DeviceError:
+def forked(device: str) -> DeviceLost:
     """Say that *device* was opened before a fork that its driver does not survive."""
-    return DeviceError(
+    return DeviceLost(
         f"device {device} was opened before this process was forked, and its driver cannot be used in a child; "
         'start processes with multiprocessing.get_context("spawn")'
     )

@@ -71,12 +71,13 @@ def make_parts(settings: Mapping[str, Any], corpus: Corpus, rank: int = 0, world
     heads, shared = settings["heads"], settings["kv_heads"] or settings["heads"]
     if settings["dim"] % (2 * heads):
         raise TrainingError(
-            f"cannot give {settings['dim']} features (--dim) to {heads} heads (--heads): take a multiple of {2 * heads}, "
-            "since positions turn pairs of them"
+            f"cannot give {settings['dim']} features (--dim) to {heads} heads (--heads): take a multiple of "
+            f"{2 * heads}, since positions turn pairs of them"
         )
     if heads % shared:
         raise TrainingError(
-            f"cannot share {shared} heads of keys and values (--kv-heads) among {heads} (--heads): they must divide these"
+            f"cannot share {shared} heads of keys and values (--kv-heads) among {heads} (--heads): they must divide "
+            "these"
         )
     random.seed(settings["seed"])
     context, batch = settings["context"], settings["batch"]

@@ -5,6 +5,7 @@ Not here: values, kernels, derivatives; what the ops mean is in `ops`, and what 
 """
 
 import itertools
+import os
 import sys
 import threading
 import weakref
@@ -36,6 +37,15 @@ class Aval:
 
 _avals: dict[tuple[shapes.Shape, dtypes.DType], Aval] = {}
 _lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603  a thread that does not exist in the child may have held the old one
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def aval(shape: shapes.Shape, dtype: dtypes.DType) -> Aval:

@@ -137,9 +137,12 @@ def _as_arrays(value: Any) -> Any:
 
 
 def _owner(model: Any) -> Module | None:
-    """Return the module whose state the model is: itself, or the one whose method it is."""
-    found = model if isinstance(model, Module) else getattr(model, "__self__", None)
-    return found if isinstance(found, Module) else None
+    """Return the module whose state the model is: itself, or the one whose method it is; also where it is wrapped."""
+    for found in (model, getattr(model, "__wrapped__", None)):
+        for candidate in (found, getattr(found, "__self__", None)):
+            if isinstance(candidate, Module):
+                return candidate
+    return None
 
 
 def _title(model: Any) -> str:

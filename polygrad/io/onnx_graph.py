@@ -165,7 +165,7 @@ class Builder:
                 raise Unfit(
                     f"cannot export {nodes[0].op.name.rstrip('_')} with open sizes: a number in it is "
                     f"{', '.join(f'{v:g}' for v in values)} for {' and '.join(self.sizes.names)} of "
-                    f"{'; '.join(asked)}, which is no sum of products of sizes; leave the size fixed"
+                    f"{'; '.join(asked)}, which is no sum of products of different sizes; leave the size fixed"
                 )
             out.append(formula)
         return out

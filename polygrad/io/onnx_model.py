@@ -58,6 +58,9 @@ def build(request: Request, opset: int, title: str, metadata: dict[str, str]) ->
         for a, own in zip(leaves_of(request.args), request.open_axes, strict=True)
         for axis, name in own.items()
     }
+    if examples:  # a first reading, for functions that make something once and keep it
+        trace(request.function, request.args, [a.shape for a in leaves_of(request.args)])
+        request.unchanged()
     first: Unfit | None = None
     for steps in itertools.islice(itertools.product(STEPS, repeat=len(examples)), MOST_TRIES):
         sizes = Sizes([*examples], examples, dict(zip(examples, steps, strict=True)))

@@ -186,14 +186,21 @@ def biased(b: Builder, names: Names, nodes: Nodes) -> str | None:
     return None
 
 
-def _below_top(node: Node) -> tuple[Node, int] | None:
+def _below_top(names: Names, node: Node) -> tuple[Node, int] | None:
     """Return x and the axis if a node is x less its maximum over one axis."""
     if node.op.name != "subtract" or node.storage is not None or node.dtype.name not in _FLOATS:
         return None
-    top = under(node.parents[1], "alias", "max_")
-    if top is None or top[1].parents[0] is not node.parents[0] or len(top[1].spec.attrs[0]) != 1:
+    x, top = node.parents[0], _bare(node.parents[1])
+    if top.op.name != "max_" or top.storage is not None or names[top.parents[0]] != names[x]:
         return None
-    return node.parents[0], top[1].spec.attrs[0][0]
+    return (x, top.spec.attrs[0][0]) if len(top.spec.attrs[0]) == 1 else None
+
+
+def _bare(node: Node) -> Node:
+    """Return what a chain of aliases, which cut values off from recordings, stands for."""
+    while node.op.name == "alias" and node.storage is None:
+        node = node.parents[0]
+    return node
 
 
 def quotients(b: Builder, names: Names, nodes: Nodes) -> str | None:
@@ -206,7 +213,7 @@ def _softmax(b: Builder, names: Names, node: Node) -> str | None:
     if total.op.name != "sum_" or total.storage is not None or total.parents[0] is not powers:
         return None
     found = under(powers, "exp", "subtract")
-    shifted = None if found is None else _below_top(found[1])
+    shifted = None if found is None else _below_top(names, found[1])
     if shifted is None or total.spec.attrs[0] != (shifted[1],):
         return None
     return b.op("Softmax", names[shifted[0]], axis=shifted[1])
@@ -214,7 +221,7 @@ def _softmax(b: Builder, names: Names, node: Node) -> str | None:
 
 def log_softmax(b: Builder, names: Names, nodes: Nodes) -> str | None:
     """What is left of x after its maximum and the logarithm of the sum of exponentials are taken away."""
-    shifted = _below_top(nodes[0].parents[0])
+    shifted = _below_top(names, nodes[0].parents[0])
     total = under(nodes[0].parents[1], "log", "sum_", "exp")
     if shifted is None or total is None or total[2].parents[0] is not nodes[0].parents[0]:
         return None

@@ -123,7 +123,8 @@ class Writer:
     def write(self, roots: Sequence[Sequence[Node]]) -> list[str]:
         """Return the names of values: *roots* holds for each trace its nodes."""
         orders = [self._order(nodes, start) for nodes, start in zip(roots, self.starts, strict=True)]
-        realize([n for order in orders for n in order if self._is_old(n)])
+        for order, start in zip(orders, self.starts, strict=True):
+            _settle([n for n in order if n.storage is None and n.number < start and n.op.kind not in _VALUELESS])
         drawn = [n for n in orders[0] if n.op.kind == "random" and n.storage is None]
         if drawn:  # before anything that its key may be made of
             raise refuse((drawn[0],), REFUSED[drawn[0].op.name])
@@ -149,12 +150,6 @@ class Writer:
 
     def _held(self, node: Node) -> bool:
         return node.storage is not None and node.op.kind != "scalar"
-
-    def _is_old(self, node: Node) -> bool:
-        old = node.storage is None and node.number < self.starts[0] and node.op.kind not in ("scalar", "placeholder")
-        if old and node.device is None:
-            node.device = get_device()
-        return old
 
     def _order(self, roots: Sequence[Node], start: int) -> list[Node]:
         """Return what values are made of, operands first; constants are among them, what made them is not."""
@@ -233,3 +228,19 @@ class Writer:
 def _facts(node: Node) -> tuple[Any, ...]:
     """Return what a node is beside its op and operands."""
     return node.spec.attrs, node.value if node.op.kind == "scalar" else None
+
+
+_VALUELESS = ("scalar", "placeholder")
+
+
+def _settle(nodes: Sequence[Node]) -> None:
+    """Compute what was there, or waited, before a function was read: it is a constant for the function."""
+    for n in nodes:
+        n.device = n.device or get_device()
+    try:
+        realize(nodes)
+    except CaptureError:
+        raise StateError(
+            "cannot export: the function uses an array that it made of its inputs when it was called before; it must "
+            "keep nothing between calls"
+        ) from None

@@ -214,7 +214,8 @@ class GPT(Module):
                 f"cannot go on from tokens of shape {list(tokens.shape)}: they are [N, T], with T at least 1"
             )
         context, length, mode = self.config.context, tokens.shape[1], self.training
-        window, waiting, new = tokens[:, -context:], [], tokens
+        window, new = tokens[:, -context:], tokens
+        waiting: list[Array] = []
         caches = self.new_caches(tokens.shape[0]) if use_cache and length <= context else None
         for _ in range(max_new_tokens):
             with no_grad():

@@ -78,7 +78,7 @@ def _weights(xp: Any, scores: Any, masked: bool, dtype: Any) -> Any:
     """Return the softmax over keys; a query that may look nowhere has weights 0."""
     if 0 in scores.shape:
         return cast(xp, scores, dtype)
-    top = xp.stop_gradient(xp.max_(scores, (scores.ndim - 1,)))
+    top = xp.max_(xp.stop_gradient(scores), (scores.ndim - 1,))
     if masked:
         top = xp.where(xp.equal(top, -math.inf), xp.zeros_like(top), top)
     e = xp.exp(scores - top)

@@ -38,7 +38,7 @@ def _softmax_reference(np: Any, x: Any, axis: Any = -1) -> Any:
 
 def below_top(xp: Any, x: Any, axes: shapes.Shape) -> Any:
     """Return x less its maximum over axes, which is a constant for derivatives: any shift gives the same softmax."""
-    return x - xp.stop_gradient(xp.max_(x, axes))
+    return x - xp.max_(xp.stop_gradient(x), axes)
 
 
 def _prepared(xp: Any, name: str, x: Any, axis: Any) -> tuple[Any, shapes.Shape]:

@@ -268,7 +268,7 @@ def logsumexp(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) ->
     if not axes:
         return xp.alias(x)
     values = wide(xp, x)
-    top = xp.stop_gradient(xp.max_(values, axes))
+    top = xp.max_(xp.stop_gradient(values), axes)
     finite = xp.isfinite(top)
     shift = xp.where(finite, top, 0.0)
     total = xp.sum_(xp.exp(values - shift), axes)

@@ -5,6 +5,7 @@ Not here: how drivers are found and bound (`polygrad.driver`), what runs.
 """
 
 import itertools
+import os
 import struct
 import threading
 from typing import Any
@@ -137,6 +138,34 @@ def check_alive(found: State, storage: Storage) -> None:
             f"cannot use an array of {found.name} that is older than the device: it was closed and opened again, "
             "and what was on it is lost; make the array anew"
         )
+
+
+_held: list[Any] = []  # locks, over a fork
+PATIENCE = 5.0  # seconds that a fork waits for what other threads compute
+
+
+def _before_fork() -> None:
+    """Wait until no thread computes: a library that it calls, such as BLAS, holds locks that the child cannot free."""
+    _held.extend(found.lock for found in list(_states.values()) if found.lock.acquire(timeout=PATIENCE))
+
+
+def _after_fork_in_parent() -> None:
+    while _held:
+        _held.pop().release()
+
+
+def _after_fork() -> None:
+    """Make new locks: a thread that does not exist in the child may have held an old one."""
+    global _lock  # noqa: PLW0603  the child's lock
+    _lock = threading.RLock()
+    _held.clear()
+    for found in _states.values():
+        found.lock = threading.RLock()
+        found.pool.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)
 
 
 def states() -> list[State]:

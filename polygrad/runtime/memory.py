@@ -44,6 +44,10 @@ class Pool:
         self.allocations = 0  # calls of the driver's allocate
         self.closed = False
 
+    def after_fork(self) -> None:
+        """Make a new lock: a thread that does not exist in the child may have held the old one."""
+        self._lock = threading.Lock()
+
     def allocate(self, nbytes: int) -> "Buffer":
         """Return a buffer of at least *nbytes* > 0 bytes, contents unspecified.
 

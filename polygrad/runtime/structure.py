@@ -20,7 +20,7 @@ _active = [ALWAYS]  # bits of the recordings that are in progress
 KEEPING = frozenset({"reduce", "matmul", "scatter", "random", "gather", "library", "put"})
 LIGHT = MOVEMENT | {"scalar", "iota", "transfer", "check"}  # never worth memory for its own sake
 LONG = 256  # nodes
-MUCH = 1 << 28  # bytes: the values of a long graph that are computed only because somebody holds them take no more
+MUCH = 1 << 26  # bytes: the values of a long graph that are computed only because somebody holds them take no more
 _number = attrgetter("number")
 _ASKED, _TRACKED = 4, 1  # bits of a node's flag
 

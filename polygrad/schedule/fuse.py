@@ -8,6 +8,7 @@ Not here: index arithmetic, kernel text, memory.
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -27,8 +28,9 @@ PACKED = {"scatter", "library"}  # library ops whose operands are in C order
 CHEAP_OPS = 24  # a value of at most this many instructions from one load is computed again rather than stored
 MANY_LOADS = 2  # operands: beyond, they are not counted
 SMALL = 256  # elements: below, sharing is not worth a thought
-PER_ELEMENT = {"elementwise", "cast"}
+PER_ELEMENT = MOVEMENT | {"elementwise", "cast", "scalar"}
 GLANCE = 1024  # elements of a value for each one that is read: from here on reading it does not justify keeping it
+MANY_NODES = 16_384  # beyond, what leads to what is looked up each time: a table of it takes a bit for each pair
 JOIN_WINDOW = 32  # kernels looked at when a seed asks for company
 
 
@@ -71,13 +73,15 @@ class Fusion:
             tuple[Any, ...], list[Node]
         ] = {}  # of library ops, with their results; filled when one is met
         self.order = order
-        self.consumers = _consumers(order)
+        self._elementwise = _elementwise(order)
+        self.consumers = _consumers(order, self._elementwise)
         self.writes = writes or Writes()
         self._apart = self.writes.apart(order)
         self._loose = self.writes.loose(order) if self._apart else set()
         self._missing = SCALAR_OPS.keys() - info.scalar_ops
         self._cost = self._costs()
         self._late = self._lateness()
+        self._behind: Any = None  # for each node the bits of those that it is computed from, once somebody asks
         self._heap: list[tuple[int, Node]] = []
         self._deferred: list[tuple[int, Node]] = []  # column sums, which look for a kernel to ride in last of all
         self.asked = frozenset(wanted)
@@ -281,7 +285,7 @@ class Fusion:
         if node in self.wanted:
             return self._compute_wanted(group, demand)
         outside = any(c not in group.members and c not in self._late for c in self.consumers.get(node, ()))
-        if not outside or node.aval.size <= SMALL:
+        if not outside or node.aval.size <= SMALL or self._glances(group, node):
             return True
         if node.spec.op.kind == "reduce":
             return not self.reaches(group.inputs, node)
@@ -289,6 +293,12 @@ class Fusion:
         if loads <= 1 and ops <= CHEAP_OPS:
             return True
         return self._compute_wanted(group, demand)
+
+    def _glances(self, group: Group, node: Node) -> bool:
+        """Whether *group* reads so few elements of a node, which goes on to one kernel at most, that it makes them."""
+        if node not in self._elementwise or len(self.consumers[node]) > 1:
+            return False
+        return math.prod(a.extent for a in group.axes) * GLANCE <= node.aval.size
 
     def _compute_wanted(self, group: Group, demand: Demand) -> bool:
         node = demand.node
@@ -331,22 +341,13 @@ class Fusion:
 
     def reaches(self, sources: Iterable[Node], target: Node) -> bool:
         """Whether *target* is one of *sources* that are yet to be computed, or an operand of one, however far."""
-        sources = list(sources)
-        if target in sources:
-            return True
-        stack = [n for n in sources if n.number > target.number and n.storage is None]
-        seen: set[Node] = set()
-        while stack:
-            n = stack.pop()
-            if n in seen:
-                continue
-            seen.add(n)
-            for p in n.parents:
-                if p is target:
-                    return True
-                if p.number > target.number and p.storage is None and p not in seen:
-                    stack.append(p)
-        return False
+        if self._behind is None:
+            self._behind = _ancestors(self.order)
+        if self._behind:
+            at, masks = self._behind
+            bit = at.get(target, 0)
+            return any(n is target or masks.get(n, 0) & bit for n in sources)
+        return _leads_to(list(sources), target)
 
     def _join(self, node: Node) -> bool:
         """Compute *node* in a kernel that runs over the same space and reads the same memory, if there is one."""
@@ -498,30 +499,68 @@ class Fusion:
         return out
 
 
+def _ancestors(order: list[Node]) -> tuple[dict[Node, int], dict[Node, int]] | tuple[()]:
+    """Return for each node its bit, and the bits of all it is computed from; nothing if there are too many nodes."""
+    if len(order) > MANY_NODES:
+        return ()
+    bits: dict[Node, int] = {}
+    masks: dict[Node, int] = {}
+    for k, n in enumerate(order):
+        mask = 0
+        for p in n.parents:
+            if p in bits:
+                mask |= masks[p] | bits[p]
+        bits[n], masks[n] = 1 << k, mask
+    return bits, masks
+
+
+def _leads_to(sources: list[Node], target: Node) -> bool:
+    """Whether *target* is a source or an operand of one, looked up by following operands."""
+    if target in sources:
+        return True
+    stack = [n for n in sources if n.number > target.number and n.storage is None]
+    seen: set[Node] = set()
+    while stack:
+        n = stack.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        for p in n.parents:
+            if p is target:
+                return True
+            if p.number > target.number and p.storage is None and p not in seen:
+                stack.append(p)
+    return False
+
+
 def call_of(node: Node) -> tuple[Any, ...]:
     """Return what is equal for the results of equal calls of a library op."""
     return node.spec.op, node.spec.attrs[1:], node.parents
 
 
-def _consumers(order: list[Node]) -> dict[Node, list[Node]]:
+def _elementwise(order: list[Node]) -> set[Node]:
+    """Return the nodes of which an element is made of a few elements of what is in memory, and nothing else."""
+    out: set[Node] = set()
+    known = set(order)
+    for n in order:
+        if n.spec.op.kind in PER_ELEMENT and all(p in out or p not in known for p in n.parents):
+            out.add(n)
+    return out
+
+
+def _consumers(order: list[Node], elementwise: set[Node]) -> dict[Node, list[Node]]:
     """Return what computes with each node; movement ops between the two are looked through, for they cost nothing.
 
     What only glances at a node does not count: for the few elements that it reads they are computed again, so that a
     loop that notes one element of each of its steps does not keep all of these in memory.
     """
     out: dict[Node, list[Node]] = {n: [] for n in order}
-    elementwise: set[Node] = set()
     for n in order:
-        kind = n.spec.op.kind
-        if kind in MOVEMENT or kind in PER_ELEMENT:
-            if all(p not in out or p in elementwise for p in n.parents):
-                elementwise.add(n)
-        if kind in MOVEMENT:
+        if n.spec.op.kind in MOVEMENT:
             continue
         for p in n.parents:
             while p in out:
-                glance = kind in PER_ELEMENT and p in elementwise and n.aval.size * GLANCE <= p.aval.size
-                if not glance:
+                if not (n in elementwise and p in elementwise and n.aval.size * GLANCE <= p.aval.size):
                     out[p].append(n)
                 if p.spec.op.kind not in MOVEMENT:
                     break

@@ -203,8 +203,9 @@ def fit(  # noqa: PLR0913  each is a choice of its own, and has a default
         raise TrainingError(f"cannot save a part called {taken[0]!r}: the run has one of this name")
     saver = Saver(checkpoints, {**state, **(parts or {})}, metadata, unsaved, rank)
     start = saver.begin(resume)
-    if hasattr(reducer, "begin"):
-        reducer.begin(start)
+    begin = getattr(reducer, "begin", None)
+    if begin is not None:
+        begin(start)
     length = batches.length if epochs is not None else None
     total = steps if epochs is None or length is None else epochs * length // accumulate
     run = Run(

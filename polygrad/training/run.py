@@ -36,11 +36,11 @@ class Reducer(Protocol):
 
     Besides `reduce` it may have ``rank`` (above 0 a process shows, logs and writes nothing), ``begin(step)`` (called
     when everything is loaded, before the first step), ``any(flag)`` (whether it is true in any process, so that all
-    stop together) and ``mean(value)`` (the mean of a loss over the processes).
+    stop together) and ``mean(value)`` (the mean of a loss over the processes). `pg.distributed.DataParallel` is one.
     """
 
-    def reduce(self, parameters: Sequence[Array], /) -> None:
-        """Replace the `.grad` of each parameter by the mean over all processes."""
+    def reduce(self, parameters: Sequence[Array], /, *, also: Any = ()) -> None:
+        """Replace the `.grad` of each parameter by the mean over all processes, and compute *also* with them."""
 
 
 @dataclass
@@ -133,7 +133,8 @@ class Run:
             (value if self.scaler is None else self.scaler.scale(value)).backward()
             last = k == self.accumulate
             if last and self.reducer is not None:
-                self.reducer.reduce([p for g in self.optimiser.groups for p in g["params"].values()])
+                owned = [p for group in self.optimiser.groups for p in group["params"].values()]
+                self.reducer.reduce(owned, also=value)
             moved = self._moved(value, last=last)
             losses.append(value)
         self.optimiser.zero_grad()

@@ -4,8 +4,11 @@ Here: one communicator of one GPU, on a stream of its own beside that of the lau
 Not here: who calls it and in which order (polygrad's), how ranks find each other.
 """
 
+import ctypes
+import importlib.util
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polygrad.driver import DriverError, LaunchError, Ref
@@ -14,7 +17,6 @@ from polygrad.driver.ir import ITEMSIZE
 if TYPE_CHECKING:
     from polygrad_cuda.driver import CudaDriver
 
-INSTALL = "pip install nvidia-nccl-cu13"
 TYPES = {
     "int8": "NCCL_INT8", "uint8": "NCCL_UINT8", "int32": "NCCL_INT32", "uint32": "NCCL_UINT32", "int64": "NCCL_INT64",
     "uint64": "NCCL_UINT64", "float16": "NCCL_FLOAT16", "float32": "NCCL_FLOAT32", "float64": "NCCL_FLOAT64",
@@ -26,10 +28,21 @@ BYTE = "NCCL_UINT8"  # what is only moved is moved as bytes, whatever its dtype
 
 def collectives(driver: "CudaDriver") -> "NcclCollectives | None":
     """Return the collectives of an open GPU; None if there is no NCCL for CuPy to load."""
+    _load_library()
     nccl = getattr(driver.cupy.cuda, "nccl", None)
     if nccl is None or not getattr(nccl, "available", True):
         return None
     return NcclCollectives(driver, nccl)
+
+
+def _load_library() -> None:
+    """Load NCCL from its package, if that is installed: CuPy looks for it where the system has libraries alone."""
+    found = importlib.util.find_spec("nvidia")
+    for folder in (found.submodule_search_locations or ()) if found is not None else ():
+        path = Path(folder, "nccl", "lib", "libnccl.so.2")
+        if path.exists():
+            ctypes.CDLL(os.fspath(path), mode=ctypes.RTLD_GLOBAL)
+            return
 
 
 class Token:
@@ -62,7 +75,6 @@ class NcclCollectives:
         self.runtime = driver.runtime
         self.types = {name: getattr(nccl, code) for name, code in TYPES.items() if hasattr(nccl, code)}
         self.sums = frozenset(self.types) - {"bool"}
-        self.errors = (*driver.errors, nccl.NcclError)
         self.communicator: Any = None
         self.stream, self.zero = 0, 0
         self.aborted = False

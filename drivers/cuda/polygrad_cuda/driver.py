@@ -14,6 +14,7 @@ from polygrad.driver import (
     SCALAR_OPS,
     DeviceError,
     DeviceInfo,
+    DeviceLost,
     DriverBase,
     DriverInfo,
     DriverUnavailable,
@@ -46,7 +47,7 @@ _open: "weakref.WeakSet[CudaDriver]" = weakref.WeakSet()
 
 def _after_fork() -> None:
     for driver in _open:
-        driver.dead = DeviceError(
+        driver.dead = DeviceLost(
             f"{driver.device} was opened before this process was forked, and CUDA does not survive a fork; start "
             "processes with multiprocessing.get_context('spawn')"
         )

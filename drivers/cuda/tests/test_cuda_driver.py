@@ -470,7 +470,7 @@ def in_child(code):
 @pytest.mark.usefixtures("gpu")
 def test_a_forked_child_is_refused_by_name():
     said = in_child(CHILD)
-    assert "DeviceError cuda:0 was opened before this process was forked" in said
+    assert "DeviceLost cuda:0 was opened before this process was forked" in said
     assert "'spawn'" in said
     assert "parent goes on" in said
 

@@ -14,7 +14,7 @@ import tempfile
 import threading
 from typing import Any
 
-from polygrad.driver import DeviceError, DriverUnavailable
+from polygrad.driver import DeviceLost, DriverUnavailable
 
 VENDORS = pathlib.Path("/etc/OpenCL/vendors")
 SIMULATORS = ("oclgrind",)
@@ -35,13 +35,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_process() -> None:
-    """Raise DeviceError in a process that was forked after OpenCL was opened: its threads do not exist there."""
+    """Raise DeviceLost in a process that was forked after OpenCL was opened: its threads do not exist there."""
     if _forked:
         message = (
             "OpenCL was opened before this process was forked, and its threads did not survive the fork; "
             'start workers with multiprocessing.get_context("spawn") instead'
         )
-        raise DeviceError(message)
+        raise DeviceLost(message)
 
 
 def register_installed_runtimes(environ: dict[str, str] | Any = os.environ, prefix: str = sys.prefix) -> str | None:

@@ -240,7 +240,7 @@ if child == 0:
     for call in calls:
         try:
             call()
-        except ValueError as error:
+        except RuntimeError as error:
             caught += "spawn" in str(error)
     os._exit(0 if caught == len(calls) else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
