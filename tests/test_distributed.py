@@ -25,7 +25,10 @@ import polygrad as pg
 from polygrad.distributed import buckets, starting
 from polygrad.distributed.launcher import run as launch
 from polygrad.distributed.link import Link, start_hub
+from polygrad.driver import hookimpl
+from polygrad.driver.loader import REGISTRY
 from polygrad.graph.node import Node
+from polygrad.runtime.realize import realize
 
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 RANKS = 2
@@ -714,21 +717,37 @@ def test_one_process_is_a_job_too(device):
 
 
 def test_a_result_is_told_of_while_others_are_yet_to_be_launched(device):
+    launched = []
+
+    class Watcher:
+        @hookimpl(wrapper=True)
+        def polygrad_launch_op(self, device, op):
+            launched.append(op)
+            return (yield)
+
+        @hookimpl(wrapper=True)
+        def polygrad_launch_fused(self, device):
+            launched.append("fused")
+            return (yield)
+
     x = pg.ones((300, 300), dtype=pg.float32)
     early = x @ x
     late = pg.exp(early) @ x
-    seen = []
+    seen = {}
 
     def landed(node: Node) -> None:
-        seen.append((node, late._node.storage is None))
+        seen[node] = len(launched)
         if node is early._node:
             np.testing.assert_allclose(early.detach().numpy(), 300.0)
+            seen[node] = len([op for op in launched if op != "read"])
 
-    from polygrad.runtime.realize import realize
-
-    realize([early._node, late._node], landed)
-    assert (early._node, True) in seen
-    assert (late._node, False) in seen
+    pg.realize(x)
+    REGISTRY.register(watcher := Watcher())
+    try:
+        realize([early._node, late._node], landed)
+    finally:
+        REGISTRY.unregister(watcher)
+    assert seen[early._node] < len([op for op in launched if op != "read"]) == seen[late._node] - 1
 
 
 def test_gradients_travel_as_they_lie(device):

@@ -1165,3 +1165,54 @@ def test_importing_and_drawing_touch_no_global_state_of_matplotlib(tmp_path):
         [sys.executable, "-W", "error", "-c", code, str(tmp_path / "a.png")], capture_output=True, text=True, check=True
     )
     assert run.stdout.split("\n")[0] == "[] False"
+
+
+@pytest.mark.parametrize("how", [{}, {"max_norm": 0.5, "precision": "bfloat16"}])
+def test_compiled_steps_are_the_steps(device, tmp_path, how):
+    def run(compiled, folder):
+        pg.random.seed(3)
+        with pg.device(device):
+            x = pg.random.normal((48, 6), dtype=pg.float32)
+            data = pg.data.TensorDataset(x, pg.argmax(x[:, :3], axis=1))
+            model = pg.nn.Sequential(pg.nn.Linear(6, 8), pg.nn.Dropout(0.2), pg.nn.Tanh(), pg.nn.Linear(8, 3))
+            optimiser = pg.optim.AdamW(model, lr=1e-2)
+            done = fit(
+                model, lambda model, batch: pg.nn.cross_entropy(model(batch[0]), batch[1]),
+                pg.data.DataLoader(data, batch_size=16, shuffle=True, seed=1), optimiser, steps=9, progress=False,
+                schedule=pg.optim.lr_scheduler.CosineWithWarmup(optimiser, total=9, warmup=2), compiled=compiled,
+                average=pg.optim.EMA(model, decay=0.9), log=folder / "log.csv", **how,
+            )  # fmt: skip
+        return done.losses, [p.numpy() for p in model.parameters()], read_csv(folder / "log.csv")
+
+    folders = [tmp_path / name for name in ("plain", "compiled")]
+    for folder in folders:
+        folder.mkdir()
+    plain, replayed = run(False, folders[0]), run(True, folders[1])
+    assert plain[0] == replayed[0]
+    for a, b in zip(plain[1], replayed[1], strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert plain[2] == replayed[2]
+
+
+def test_compiled_steps_are_replayed(monkeypatch):
+    from polygrad.runtime.replay import Replay
+
+    runs = []
+    run = Replay._run
+    monkeypatch.setattr(Replay, "_run", lambda self, numbers, check: (runs.append(1), run(self, numbers, check)))
+    data = pg.data.TensorDataset(pg.ones((12, 2), dtype=pg.float32))
+    model = pg.nn.Linear(2, 1)
+    fit(
+        model, lambda model, batch: pg.mean(model(batch[0]) ** 2), pg.data.DataLoader(data, batch_size=4),
+        pg.optim.SGD(model, lr=0.1), steps=8, progress=False, compiled=True,
+    )  # fmt: skip
+    assert len(runs) == 6
+
+
+@pytest.mark.parametrize(("how", "what"), [({"accumulate": 2}, "accumulate"), ({"precision": "float16"}, "a scaler")])
+def test_what_decides_by_values_is_not_compiled(how, what):
+    model = pg.nn.Linear(2, 1)
+    with refuses(
+        pg.TrainingError, f"cannot train compiled with {what}, which decides by values: leave one of the two out"
+    ):
+        fit(model, None, [], pg.optim.SGD(model, lr=0.1), steps=1, compiled=True, progress=False, **how)

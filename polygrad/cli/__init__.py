@@ -1,4 +1,4 @@
-"""The commands: ``python -m polygrad devices | drivers | doctor | conformance | new-driver``.
+"""The commands: ``python -m polygrad devices | drivers | doctor | conformance | bench | new-driver``.
 
 Here: the command line, and how a command that fails says so.
 Not here: what each command does (a module each).
@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from polygrad.cli import conformance, devices, doctor, drivers, new_driver
+from polygrad.cli import bench, conformance, devices, doctor, drivers, new_driver
 from polygrad.driver.messages import sentence_of
 
 COMMANDS = {
@@ -21,6 +21,7 @@ COMMANDS = {
     "drivers": drivers,
     "doctor": doctor,
     "conformance": conformance,
+    "bench": bench,
     "new-driver": new_driver,
 }
 INTERRUPTED = 130  # what shells give for a process that SIGINT ended

@@ -187,7 +187,7 @@ class Hub:
                 self._missing(other)
 
     def _gone(self, rank: Rank) -> None:
-        if False:
+        if rank.number >= 0 and not rank.left:
             self._end(
                 f"{rank.who} is gone: it was killed (for want of memory, perhaps) or ended at once; the job ends, and "
                 "can be resumed from its last checkpoint"

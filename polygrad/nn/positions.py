@@ -133,7 +133,7 @@ class RotaryEmbedding(Module):
         length = x.shape[-2]
         _check("RotaryEmbedding", length, start, self.positions)
         if start > 0:  # a number beside the graph, not an offset within it: the next token has the same plan
-            rows = FUNCTIONS["arange"](length, device=x.device) + start
+            rows = FUNCTIONS["arange"](start, start + length, device=x.device)
             cos, sin = FUNCTIONS["take"](self.cos, rows, axis=0), FUNCTIONS["take"](self.sin, rows, axis=0)
         else:
             cos, sin = self.cos[:length], self.sin[:length]

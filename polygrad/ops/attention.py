@@ -9,7 +9,7 @@ from typing import Any
 
 from polygrad import dtypes
 from polygrad.errors import DTypeError, ShapeError
-from polygrad.ops.internal import cast
+from polygrad.ops.internal import cast, unwatched
 from polygrad.ops.statistics import floating, wide
 from polygrad.ops.table import composite
 
@@ -78,7 +78,7 @@ def _weights(xp: Any, scores: Any, masked: bool, dtype: Any) -> Any:
     """Return the softmax over keys; a query that may look nowhere has weights 0."""
     if 0 in scores.shape:
         return cast(xp, scores, dtype)
-    top = xp.max_(xp.stop_gradient(scores), (scores.ndim - 1,))
+    top = xp.max_(unwatched(xp, scores), (scores.ndim - 1,))
     if masked:
         top = xp.where(xp.equal(top, -math.inf), xp.zeros_like(top), top)
     e = xp.exp(scores - top)

@@ -36,6 +36,11 @@ def number_of(scalar: Any) -> Any:
     return found(scalar)
 
 
+def unwatched(xp: Any, x: Any) -> Any:
+    """Return x for a value that needs no gradient: x itself, so that it is read once, or a constant if it is watched."""
+    return xp.stop_gradient(x) if x.mask else x
+
+
 @composite(reference=None, dtypes=ALL)
 def constant(xp: Any, value: Any, dtype: Any) -> Any:
     """Return a host scalar of a dtype."""

@@ -10,7 +10,7 @@ from typing import Any
 from polygrad import dtypes, shapes
 from polygrad.errors import DTypeError, ShapeError
 from polygrad.ops.indexing import checked_label
-from polygrad.ops.internal import cast
+from polygrad.ops.internal import cast, unwatched
 from polygrad.ops.statistics import floating, wide
 from polygrad.ops.table import composite
 
@@ -38,7 +38,7 @@ def _softmax_reference(np: Any, x: Any, axis: Any = -1) -> Any:
 
 def below_top(xp: Any, x: Any, axes: shapes.Shape) -> Any:
     """Return x less its maximum over axes, which is a constant for derivatives: any shift gives the same softmax."""
-    return x - xp.max_(xp.stop_gradient(x), axes)
+    return x - xp.max_(unwatched(xp, x), axes)
 
 
 def _prepared(xp: Any, name: str, x: Any, axis: Any) -> tuple[Any, shapes.Shape]:

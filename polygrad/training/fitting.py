@@ -83,6 +83,7 @@ def fit(  # noqa: PLR0913  each is a choice of its own, and has a default
     after_step: Callable[[int], object] | None = None,
     reducer: Reducer | None = None,
     read_every: int = 1,
+    compiled: bool = False,
 ) -> Fitted:
     """Train a model: batches, losses, steps, and what belongs to them.
 
@@ -157,6 +158,10 @@ def fit(  # noqa: PLR0913  each is a choice of its own, and has a default
     read_every : int
         Steps between two readings of the losses. Reading waits for the device: with more, a GPU can be kept busier;
         figures and errors then come as many steps later, but none is left out.
+    compiled : bool
+        Replay the steps, see `pg.compile`: without Python's share of forward, backward and optimiser. *loss* must be
+        fit for it, and *accumulate* 1; neither a *scaler* nor a *reducer* may be given. A step whose gradients are not
+        finite is then known by the next loss, after it has moved the parameters; the checkpoint stays whole.
 
     Returns
     -------
@@ -192,6 +197,9 @@ def fit(  # noqa: PLR0913  each is a choice of its own, and has a default
            save_every=save_every, evaluate_every=evaluate_every)  # fmt: skip
     if scaler is None and precision == "float16":
         scaler = GradScaler()
+    if compiled and (accumulate > 1 or scaler is not None or reducer is not None):
+        what = "accumulate" if accumulate > 1 else "a scaler" if scaler is not None else "a reducer"
+        raise TrainingError(f"cannot train compiled with {what}, which decides by values: leave one of the two out")
     rank = int(getattr(reducer, "rank", 0))
     batches = Batches(loader, epochs)
     state = {
@@ -213,7 +221,7 @@ def fit(  # noqa: PLR0913  each is a choice of its own, and has a default
         accumulate=accumulate, precision=precision, average=average, saver=saver, save_every=save_every,
         evaluate=evaluate, evaluate_every=evaluate_every, stopping=early_stopping, monitor=monitor,
         after_step=after_step, reducer=reducer, log_every=log_every, read_every=read_every, items=items_per_step,
-        unit=unit,
+        unit=unit, compiled=compiled,
     )  # fmt: skip
     with contextlib.ExitStack() as stack:
         stack.callback(batches.close)

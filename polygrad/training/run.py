@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from polygrad.array import random
 from polygrad.array.autocasting import autocast
+from polygrad.array.compiling import Compiled
 from polygrad.array.object import Array
 from polygrad.array.recording import no_grad
 from polygrad.errors import TrainingError
@@ -84,6 +85,7 @@ class Run:
     read_every: int
     items: float | None
     unit: str
+    compiled: bool = False
     logs: list[Any] = field(default_factory=list)
     progress: Progress | None = None
     interruption: Interruption | None = None
@@ -101,6 +103,9 @@ class Run:
         if self.scaler is None:
             looked_at = self.max_norm is not None and self.read_every == 1  # the norm is known, and read anyway
             self._how["nonfinite"] = "skip" if looked_at else "allow"
+        if self.compiled:
+            self._how.pop("nonfinite", None)
+            self._replayed = Compiled(_whole(self.loss, self.model, self.optimiser, self.precision, self._how))
         self._marked, self._marked_step = 0.0, self.start  # when figures were last read, and after which step
 
     def go(self) -> None:
@@ -129,7 +134,10 @@ class Run:
             if batch is self:
                 self.optimiser.zero_grad()
                 return False
-            value = self._loss(batch)
+            if self.compiled:
+                losses.append(self._replayed(batch))
+                continue
+            value = loss_of(self.loss, self.model, batch, self.precision)
             (value if self.scaler is None else self.scaler.scale(value)).backward()
             last = k == self.accumulate
             if last and self.reducer is not None:
@@ -137,22 +145,14 @@ class Run:
                 self.reducer.reduce(owned, also=value)
             moved = self._moved(value, last=last)
             losses.append(value)
-        self.optimiser.zero_grad()
+        if not self.compiled:
+            self.optimiser.zero_grad()
         self.step += 1
         norm = getattr(self.optimiser, "norm", None)
         if self.max_norm is not None and norm is not None:
             figures["norm"] = norm
         self._unread.append(Taken(self.step, losses, figures, moved))
         return True
-
-    def _loss(self, batch: Any) -> Array:
-        narrow = self.precision not in (None, "float32")
-        with autocast(self.precision) if narrow else contextlib.nullcontext():
-            value = self.loss(self.model, batch)
-        if not isinstance(value, Array) or value.size != 1:
-            what = f"shape {list(value.shape)}" if isinstance(value, Array) else type(value).__name__
-            raise TrainingError(f"cannot train by a loss of {what}: loss(model, batch) must return one number")
-        return value
 
     def _moved(self, value: Array, *, last: bool) -> bool:
         """Step the optimiser, or count a batch; return False if gradients that are not finite have prevented it."""
@@ -264,6 +264,32 @@ class Run:
             if step % self.log_every == 0 or (whole and k == len(rows)):
                 for log in self.logs:
                     log.write(step, **figures)
+
+
+def loss_of(loss: Callable[[Any, Any], Array], model: Any, batch: Any, precision: str | None) -> Array:
+    """Return the loss of a batch, computed in a precision."""
+    narrow = precision not in (None, "float32")
+    with autocast(precision) if narrow else contextlib.nullcontext():
+        value = loss(model, batch)
+    if not isinstance(value, Array) or value.size != 1:
+        what = f"shape {list(value.shape)}" if isinstance(value, Array) else type(value).__name__
+        raise TrainingError(f"cannot train by a loss of {what}: loss(model, batch) must return one number")
+    return value
+
+
+def _whole(
+    loss: Callable[[Any, Any], Array], model: Any, optimiser: Any, precision: str | None, how: dict[str, Any]
+) -> Callable[[Any], Array]:
+    """Return a whole step as a function of a batch, which depends on nothing that changes from step to step."""
+
+    def step(batch: Any) -> Array:
+        value = loss_of(loss, model, batch, precision)
+        value.backward()
+        optimiser.step(also=value, **how)
+        optimiser.zero_grad()
+        return value
+
+    return step
 
 
 def _falls_on(step: int, every: int | None) -> bool:

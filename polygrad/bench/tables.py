@@ -1,0 +1,160 @@
+"""What a run found, as tables: with rich in a terminal, plain elsewhere.
+
+Here: which columns and lines, and both ways to write them.
+Not here: pictures (`picture.py`), files (`records.py`).
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TextIO
+
+from polygrad.bench import quantities
+from polygrad.bench.judging import Ceiling, Verdict
+from polygrad.bench.rounds import Row
+
+COLUMNS = ("work", "contender", "median", "rate", "of ceiling", "ratio", "memory", "first calls", "")
+_LEFT = ("work", "contender", "group", "")
+
+
+class Table(NamedTuple):
+    """A heading, the names of columns, and lines of cells; an empty line separates."""
+
+    heading: str
+    columns: Sequence[str]
+    lines: list[Sequence[str]]
+
+
+def row_cells(row: Row, ceiling: Ceiling) -> list[str]:
+    """Return the cells of a row, without the name of the work."""
+    if row.error:
+        return [row.contender.name, "-", "", "", "", "", "", f"failed: {row.error}"]
+    median = row.median or 0.0
+    notes = []
+    if not row.agrees:
+        notes.append("RESULTS DIFFER")
+    if row.winner:
+        notes.append("fastest")
+    if len(row.rounds) > 1 and max(row.foreign, default=0.0) > 0.5:  # noqa: PLR2004  rounds.QUIET
+        notes.append("others were busy")
+    return [
+        row.contender.name,
+        quantities.duration(median),
+        quantities.rate(row.work, median, ceiling),
+        quantities.percent(row.share) if row.share is not None else "",
+        quantities.ratio(row.ratio) if row.ratio is not None else "",
+        quantities.size(row.memory),
+        quantities.duration(row.first),
+        ", ".join(notes),
+    ]
+
+
+def results(verdict: Verdict) -> Table:
+    """Return the table of all rows."""
+    lines: list[Sequence[str]] = []
+    last = ""
+    for row in verdict.rows:
+        first = row.work.name != last
+        if first and lines:
+            lines.append(())
+        cells = row_cells(row, verdict.ceilings.get(row.contender.place, Ceiling()))
+        lines.append([row.work.name if first else "", *cells])
+        last = row.work.name
+    return Table(f"Results (ratios are of times, to {verdict.reference})", COLUMNS, lines)
+
+
+def means(verdict: Verdict) -> Table:
+    """Return the table of geometric means: a line a group, a column a contender."""
+    names = list(dict.fromkeys(mean.contender for mean in verdict.means))
+    groups = list(dict.fromkeys(mean.group for mean in verdict.means))
+    found = {(m.group, m.contender): f"{quantities.ratio(m.ratio)} ({m.count})" for m in verdict.means}
+    lines: list[Sequence[str]] = [[g, *(found.get((g, n), "") for n in names)] for g in groups]
+    heading = f"Geometric means of ratios to {verdict.reference} (of how many pieces of work)"
+    return Table(heading, ["group", *names], lines)
+
+
+def summary(verdict: Verdict) -> list[str]:
+    """Return sentences: ceilings, who was fastest how often, what differed and what failed."""
+    said = []
+    for place, ceiling in verdict.ceilings.items():
+        said.append(
+            f"Ceiling of {place}: copy {ceiling.copy / 1e9:.3g} GB/s ({ceiling.copied_by or 'not measured'}), "
+            f"matmul {ceiling.matmul / 1e12:.3g} TFLOP/s ({ceiling.multiplied_by or 'not measured'})."
+        )
+    if verdict.wins:
+        ordered = sorted(verdict.wins.items(), key=lambda pair: -pair[1])
+        said.append("Fastest: " + ", ".join(f"{name} {count} times" for name, count in ordered) + ".")
+    own: dict[str, int] = {}
+    for work in dict.fromkeys(row.work.name for row in verdict.rows):
+        rows = [r for r in verdict.rows if r.work.name == work and r.contender.own and r.valid and r.median]
+        if len({r.contender.device for r in rows}) > 1:
+            device = min(rows, key=lambda r: r.median or 0.0).contender.device
+            own[device] = own.get(device, 0) + 1
+    if own:
+        ordered = sorted(own.items(), key=lambda pair: -pair[1])
+        said.append("Of polygrad's devices: " + ", ".join(f"{d} is fastest {n} times" for d, n in ordered) + ".")
+    differing = [f"{r.work.name} of {r.contender.name}" for r in verdict.rows if not r.agrees]
+    if differing:
+        said.append(f"Results differ from what most libraries computed: {', '.join(differing)}.")
+    failed = [f"{r.work.name} of {r.contender.name}" for r in verdict.rows if r.error]
+    if failed:
+        said.append(f"Failed: {', '.join(failed)}.")
+    return said
+
+
+def write_plain(table: Table, file: TextIO) -> None:
+    """Write a table in columns of spaces."""
+    columns = table.columns
+    widths = [
+        max(len(columns[k]), *(len(line[k]) for line in table.lines if len(line) > k), 0) for k in range(len(columns))
+    ]
+    file.write(f"\n{table.heading}\n\n")
+    for line in [columns, *table.lines]:
+        cells = [
+            cell.ljust(width) if columns[k] in _LEFT else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(line, widths, strict=False))
+        ]
+        file.write("  ".join(cells).rstrip() + "\n")
+
+
+def _write_rich(table: Table, console: Any) -> None:
+    from rich import box  # noqa: PLC0415  an optional package
+    from rich.table import Table as RichTable  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    drawn = RichTable(title=table.heading, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for name in table.columns:
+        drawn.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=name != "")
+    for line in table.lines:
+        if not line:
+            drawn.add_section()
+            continue
+        notes = line[-1]
+        style = "bold green" if "fastest" in notes else "red" if "DIFFER" in notes or "failed" in notes else ""
+        drawn.add_row(*(Text(cell, style=style if k else "bold") for k, cell in enumerate(line)))
+    console.print(drawn)
+
+
+def show(tables: Iterable[Table], sentences: Iterable[str], file: TextIO | None = None) -> None:
+    """Write tables and sentences to *file*, or to the standard output."""
+    stream = file or sys.stdout
+    console = _console(stream)
+    for table in tables:
+        if not table.lines:
+            continue
+        if console is None:
+            write_plain(table, stream)
+        else:
+            _write_rich(table, console)
+    stream.write("\n" + "".join(f"{sentence}\n" for sentence in sentences))
+
+
+def _console(stream: TextIO) -> Any:
+    """Return rich's console if there is a terminal, and rich; else None."""
+    if not stream.isatty():
+        return None
+    try:
+        from rich.console import Console  # noqa: PLC0415  an optional package
+    except ImportError:
+        return None
+    console = Console(file=stream)
+    return None if console.is_dumb_terminal else console
