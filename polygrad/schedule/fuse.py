@@ -32,6 +32,7 @@ PER_ELEMENT = MOVEMENT | {"elementwise", "cast", "scalar"}
 GLANCE = 1024  # elements of a value for each one that is read: from here on reading it does not justify keeping it
 MANY_NODES = 16_384  # beyond, what leads to what is looked up each time: a table of it takes a bit for each pair
 JOIN_WINDOW = 32  # kernels looked at when a seed asks for company
+JOIN_TRIALS = 6  # of these, kernels that are grown for it in vain before it goes alone
 
 
 class Step:
@@ -81,6 +82,7 @@ class Fusion:
         self._missing = SCALAR_OPS.keys() - info.scalar_ops
         self._cost = self._costs()
         self._late = self._lateness()
+        self._trials = 0  # of the node that looks for company
         self._behind: Any = None  # for each node the bits of those that it is computed from, once somebody asks
         self._heap: list[tuple[int, Node]] = []
         self._deferred: list[tuple[int, Node]] = []  # column sums, which look for a kernel to ride in last of all
@@ -353,8 +355,11 @@ class Fusion:
         """Compute *node* in a kernel that runs over the same space and reads the same memory, if there is one."""
         if node.aval.size <= 1 or node.spec.op.kind == "reduce":
             return self._join_reduce(node)
+        self._trials = 0
         for step in reversed(self.steps[-JOIN_WINDOW:]):
             group = step.group
+            if self._trials == JOIN_TRIALS:
+                break
             if group is None or group.partials or group.seed.aval.shape != node.aval.shape or group.row_seed:
                 continue
             if group.target is not None:
@@ -367,8 +372,11 @@ class Fusion:
         """Let a reduction ride beside another over the same operand shape and axes."""
         if node.spec.op.kind != "reduce":
             return False
+        self._trials = 0
         for step in reversed(self.steps[-JOIN_WINDOW:]):
             group = step.group
+            if self._trials == JOIN_TRIALS:
+                break
             if group is None or group.partials or group.seed.aval.shape != node.aval.shape or not group.row_seed:
                 continue
             if group.target is not None:
@@ -384,8 +392,9 @@ class Fusion:
         """Add *node* to the kernel of *step* if that needs no new kernel between the two and shares a load."""
         old = step.group
         assert old is not None  # noqa: S101  callers have looked
-        if self.reaches(old.inputs, node):
+        if old.holds(self.info.limits.max_instructions) or self.reaches(old.inputs, node):
             return False
+        self._trials += 1
         trial = old.copy()
         before = set(trial.inputs)
         demand = trial.need(node, trial.index)

@@ -92,6 +92,10 @@ class Group:
         other._known = dict(self._known)
         return other
 
+    def holds(self, instructions: int) -> bool:
+        """Whether a kernel of so many instructions is full with what is here: each demand may take two."""
+        return 2 * len(self.demands) + self._extra >= instructions
+
     def settle(self) -> None:
         """Replace split axes by their parts."""
         self.axes = [leaf for a in self.axes for leaf in a.leaves()]
