@@ -199,13 +199,14 @@ def trained(job, device, kind, sharded, steps=20):
     return losses, optimiser, together
 
 
-def job_training(device):
+def job_training(device, folder):
     """Train as one process trains: an MLP and a GPT, with the optimiser's state whole and sharded."""
     job = begun(device=device)
     for kind in ("mlp", "gpt"):
         whole, plain, together = trained(job, device, kind, sharded=False)
         shards, sharded, _ = trained(job, device, kind, sharded=True)
         assert together.measure().buckets > 1
+        together.export(f"{folder}/{kind}{job.rank}.json")
         ours = sharded.state_dict()
         theirs = plain.state_dict()
         assert list(ours["state"]) == list(theirs["state"])
@@ -312,7 +313,7 @@ def job_fit(folder, steps, *flags):
 def job_mesh(folder, how):
     """Train on a device that has collectives of its own."""
     pg.register_driver(mesh_driver(folder))
-    job = begun(device="mesh")
+    job = begun(backend="files" if how == "trains" else "auto", device="mesh:1" if how == "shared" else "mesh")
     if how == "killed" and job.rank:
         os.kill(os.getpid(), signal.SIGKILL)
     tell(job, [job.name, pg.get_device(), trained(job, pg.get_device(), "mlp", sharded=True)[0]])
@@ -468,9 +469,13 @@ def float_of(device):
 
 
 @needs_mpi()
-def test_two_ranks_train_as_one_with_all_of_the_batch(device):
+def test_two_ranks_train_as_one_with_all_of_the_batch(device, tmp_path):
     alone = {kind: trained(pg.distributed.SingleProcess(), device, kind, False)[0] for kind in ("mlp", "gpt")}
-    lines = told(start("training", device))
+    lines = told(start("training", device, tmp_path))
+    kernels, *sent = json.loads((tmp_path / "mlp1.json").read_text())["traceEvents"]
+    assert (kernels["name"], kernels["ts"]) == ("kernels", 0.0)
+    assert len(sent) > 1
+    assert all(bucket["ts"] >= 0 and bucket["dur"] > 0 for bucket in sent)
     assert sorted(line[0] for line in lines) == ["gpt", "gpt", "mlp", "mlp"]
     for kind, whole, shards, _, _ in lines:
         np.testing.assert_allclose(whole, alone[kind], rtol=1e-5)
@@ -577,6 +582,11 @@ def test_ranks_on_devices_with_collectives_of_their_own_train_as_one(tmp_path, c
     alone = trained(pg.distributed.SingleProcess(), "cpu:0", "mlp", False)[0]
     for _, (_, _, losses) in found:
         np.testing.assert_allclose(losses, alone, rtol=1e-5)
+
+
+def test_ranks_that_share_a_device_are_told_so(tmp_path, capfd):
+    assert launch(RANKS, [__file__, "mesh", str(tmp_path), "shared"]) != 0
+    assert "ranks 0 and 1 have the same device, mesh:1 on " in capfd.readouterr().err
 
 
 def test_the_launcher_names_the_rank_that_was_killed(tmp_path, capfd):
@@ -696,7 +706,10 @@ def test_one_process_is_a_job_too(device):
         pg.distributed.rank()
     with pytest.raises(pg.DistributedError, match="no job was begun"):
         pg.distributed.DataParallel(pg.nn.Linear(1, 1))
-    for wrong, sentence in (({"backend": "x"}, "there is no backend 'x'"), ({"timeout": 0}, "cannot wait 0 seconds")):
+    for wrong, sentence in (
+        ({"backend": "x"}, "there is no backend 'x' on "),
+        ({"timeout": 0}, "cannot wait 0 seconds"),
+    ):
         with pytest.raises(pg.DistributedError, match=sentence):
             pg.distributed.init(**wrong)
     job = pg.distributed.init("single", device=device)
@@ -804,6 +817,8 @@ def test_a_process_knows_who_started_it():
     assert starting._started_as({}) is None
     assert starting._started_as({"PMI_SIZE": "2", "RANK": "0", "WORLD_SIZE": "2"}) == "mpi"
     assert starting._started_as({"RANK": "0", "WORLD_SIZE": "2"}) == "sockets"
+    assert starting._started_as({"PMIX_RANK": "0"}) == "mpi"
+    assert starting._started_as({"PMI_SIZE": "1", "MPI_LOCALNRANKS": "1"}) is None, "mpiexec -n 1 is one process"
 
 
 if __name__ == "__main__":

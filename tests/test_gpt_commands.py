@@ -23,7 +23,7 @@ pytest.importorskip("tokenizers", reason="not run: needs tokenizers")
 
 from polygrad.gpt import main
 from polygrad.gpt.corpus import Corpus, Texts, find_texts, held_out, split
-from polygrad.gpt.run_folder import find_checkpoint, load_model
+from polygrad.gpt.run_folder import find_checkpoint
 from polygrad.gpt.vocabulary import END, Spelling, Vocabulary
 from polygrad.runtime.devices import state
 from polygrad.training import read_csv
@@ -284,6 +284,17 @@ def test_a_run_that_was_killed_without_a_checkpoint_begins_anew(corpus, tmp_path
     assert list((run / "tensorboard").iterdir())
 
 
+def test_compiled_steps_are_the_same_steps(corpus, tmp_path, capsys):
+    words = ["--data", corpus, "--steps", 8, "--device", "cpu:0", "--log-every", 1, "--dropout", 0.1, *QUICK]
+    for name, how in (("plain", []), ("compiled", ["--compile"])):
+        assert command("train", "--out", tmp_path / name, *words, *how) == 0
+    plain, compiled = (read_csv(tmp_path / name / "log.csv") for name in ("plain", "compiled"))
+    assert plain["loss"] == compiled["loss"]
+    assert plain["valid_loss"] == compiled["valid_loss"]
+    said = refused(capsys, "train", "--out", tmp_path / "no", *words, "--compile", "--accumulate", 2)
+    assert "cannot train compiled with accumulate" in said
+
+
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_training_in_16_bits(corpus, tmp_path, precision):
     run = tmp_path / "run"
@@ -428,15 +439,14 @@ def test_generate_refuses_in_one_sentence(trained, tmp_path, capsys):
     assert "not allowed with" in refused(capsys, "generate", "--prompt", "a", "--prompt-file", "b", code=2)
 
 
-def test_generation_holds_no_more_memory_and_plans_no_more_with_every_token(trained):
+def test_generation_holds_no_more_memory_and_plans_no_more_with_every_token():
     with pg.device("cpu:0"):
-        model, vocabulary = load_model(find_checkpoint(trained))
-        tokens = pg.asarray([[vocabulary.end]])
-        stream = model.stream(tokens, 10**6)
+        model = pg.nn.GPT(vocab_size=300, context=16, dim=16, layers=2, heads=2)
+        stream = model.stream(pg.asarray([[0]]), 10**6)
         held, plans = [], []
         for number in range(1, 60):
             next(stream)
-            if number in (4, 15, 20, 59):  # the context ends at 16
+            if number in (4, 15, 20, 59):  # the context of 16 is full after 15
                 held.append(pg.memory_stats()["used"])
                 plans.append(len(state("cpu:0").plans))
         stream.close()

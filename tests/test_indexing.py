@@ -21,6 +21,17 @@ def examples(device, factor=1.0):
     return max(4, int((CPU if device.startswith("cpu") else OTHERS) * factor))
 
 
+def explored(device, share):
+    """How Hypothesis looks for cases: the same ones each time."""
+    return settings(
+        max_examples=examples(device, share),
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=RELAXED,
+        database=None,
+    )
+
+
 shapes = st.lists(st.integers(0, 5), min_size=0, max_size=4).map(tuple)
 
 
@@ -111,13 +122,7 @@ def test_basic_indexing_is_that_of_numpy(device):
 
 
 def test_integer_array_indexing_is_that_of_numpy(device):
-    @settings(
-        max_examples=examples(device, 0.7),
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=RELAXED,
-        database=None,
-    )
+    @explored(device, 0.7)
     @given(cases_of_integer_indexing())
     def check(case):
         check_indexing(*case, device)
@@ -126,13 +131,7 @@ def test_integer_array_indexing_is_that_of_numpy(device):
 
 
 def test_the_gradient_of_an_index_adds_up_where_it_reads(device):
-    @settings(
-        max_examples=examples(device, 0.4),
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=RELAXED,
-        database=None,
-    )
+    @explored(device, 0.4)
     @given(st.one_of(cases_of_basic_indexing(), cases_of_integer_indexing()))
     def check(case):
         shape, key = case
@@ -154,13 +153,7 @@ def test_the_gradient_of_an_index_adds_up_where_it_reads(device):
 
 
 def test_assignment_is_that_of_numpy(device):
-    @settings(
-        max_examples=examples(device, 0.4),
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=RELAXED,
-        database=None,
-    )
+    @explored(device, 0.4)
     @given(cases_of_basic_indexing())
     def check(case):
         shape, key = case

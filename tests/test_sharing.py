@@ -28,8 +28,28 @@ def test_numpy_sees_the_arrays_own_memory(dtype: str) -> None:
     x = sample(dtype, "cpu:0")
     first, second = np.from_dlpack(x), np.asarray(x, copy=False)
     assert address(first) == address(second)
-    assert not first.flags.writeable
-    np.testing.assert_array_equal(first, x.numpy())
+    for seen in (first, second):
+        assert not seen.flags.writeable
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            seen.flags.writeable = True
+        np.testing.assert_array_equal(seen, x.numpy())
+    assert address(np.from_dlpack(x, copy=True)) != address(first)
+    with pytest.raises(ValueError, match=f"cannot view {dtype} as int16 without a copy"):
+        np.asarray(x, dtype="int16", copy=False)
+
+
+def test_the_buffer_protocol_sees_memory_that_it_may_not_write() -> None:
+    x = sample("float32", "cpu:0")
+    assert address(np.asarray(x.__buffer__(0))) == address(np.asarray(x, copy=False))
+    with pytest.raises(BufferError, match="read-only"):
+        x.__buffer__(1)
+
+
+def test_part_of_an_array_is_seen_where_it_lies() -> None:
+    x = sample("float64", "cpu:0").realize()
+    part = np.asarray(x[1:, 1:], copy=False)
+    np.testing.assert_array_equal(part, [[4.0, 5.0]])
+    assert address(part) == address(np.asarray(x, copy=False)) + 4 * 8
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
@@ -53,15 +73,33 @@ def test_complex_values_stay_right_after_they_are_laid_out_for_others() -> None:
     np.testing.assert_array_equal((x * x).numpy(), before)
 
 
-def test_what_is_exported_outlives_the_array() -> None:
-    x = sample("complex128", "cpu:0")
-    seen = np.from_dlpack(x)
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("leave", [np.from_dlpack, lambda x: np.asarray(x, copy=False)])
+def test_what_is_exported_outlives_the_array(leave, dtype: str) -> None:
+    x = sample(dtype, "cpu:0")
+    seen = leave(x)
     expected = x.numpy()
     del x
     gc.collect()
-    for _ in range(20):
-        pg.ones(6, dtype="float64").realize()
+    others = [pg.full(6, 9.0, dtype="float64").realize() for _ in range(20)]
     np.testing.assert_array_equal(seen, expected)
+    del others
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32", "complex64"])
+def test_a_device_takes_what_it_exports(device: str, dtype: str) -> None:
+    x = sample(dtype, device)
+    expected = x.numpy()
+    try:
+        y = pg.from_dlpack(x[1:])
+    except BufferError:
+        pytest.skip(f"not run: needs a driver that exports parts of {device}'s memory")
+    assert y.device == device
+    del x
+    gc.collect()
+    others = [pg.full(6, 9.0, dtype="float32", device=device).realize() for _ in range(20)]
+    np.testing.assert_array_equal(y.numpy(), expected[1:])
+    del others
 
 
 def test_an_old_consumer_gets_a_copy_unless_it_forbids_that() -> None:
@@ -88,6 +126,8 @@ def test_another_device_gives_the_host_a_copy_only_when_asked(device: str) -> No
         pytest.skip("needs a device whose memory is not the host's")
     with pytest.raises(BufferError, match="its memory lies elsewhere"):
         x.__dlpack__(dl_device=HOST, copy=False)
+    with pytest.raises(ValueError, match="its memory is not the host's"):
+        np.asarray(x, copy=False)
     assert "dltensor" in repr(x.__dlpack__(dl_device=HOST))
 
 

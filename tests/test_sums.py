@@ -1,7 +1,7 @@
 """How accurate long sums of float32 are on every device: total, along rows, along columns, running, inside of kernels.
 
 Here: errors in units of float32's epsilon, against float64; what a running sum makes of infinities.
-Not here: times (`benchmarks/sums.py`), other dtypes (the conformance suite), the renderer alone (`test_render_sums.py`).
+Not here: times (`benchmarks/sums.py`), other dtypes (the conformance suite), the renderer (`test_render_sums.py`).
 
 Each element is the same number in the worst of these, since then each addition rounds the same way: one accumulator
 would be 10^5 epsilons off.

@@ -165,9 +165,7 @@ print(ends)
 """
 
 
-@pytest.mark.skipif(
-    "fork" not in multiprocessing.get_all_start_methods(), reason="not run: needs a system that forks"
-)
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="not run: needs a system that forks")
 def test_a_child_that_is_forked_while_other_threads_compute_does_not_hang():
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING]  # newer Pythons warn of threads
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -15,7 +15,7 @@ RENAMED = {
     "absolute": "abs", "fabs": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh",
     "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh", "conjugate": "conj", "fmax": "", "fmin": "",
     "invert": "bitwise_invert", "left_shift": "bitwise_left_shift", "power": "pow", "float_power": "",
-    "right_shift": "bitwise_right_shift", "rint": "round", "true_divide": "divide", "mod": "remainder",
+    "right_shift": "bitwise_right_shift", "rint": "round", "true_divide": "divide",
 }  # fmt: skip
 REDUCTIONS = {
     "add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all", "logical_or": "any",

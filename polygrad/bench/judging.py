@@ -105,7 +105,7 @@ def _mark_disagreement(rows: Sequence[Row], reference: str) -> None:
         return
 
     def weight(group: list[Row]) -> tuple[int, bool]:
-        return len({row.contender.peer.library for row in group}), any(r.contender.name == reference for r in group)
+        return len({row.contender.peer.package for row in group}), any(r.contender.name == reference for r in group)
 
     right = max(groups, key=weight)
     for group in groups:

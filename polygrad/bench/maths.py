@@ -1,7 +1,7 @@
 """The functions that are measured, written once over a namespace of the Array API's names.
 
 Here: what NumPy, CuPy, PyTorch, JAX and polygrad all write alike.
-Not here: libraries' own functions, such as softmax or attention (`peers/`); which shapes (`work.py`).
+Not here: libraries' own functions, such as softmax or attention (`peers/`, `foreign/`); which shapes (`work.py`).
 """
 
 from collections.abc import Callable

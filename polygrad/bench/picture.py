@@ -35,7 +35,7 @@ def kind_of(path: str) -> str:
 def check_drawing() -> None:
     """Refuse if matplotlib is missing, before anything is measured."""
     try:
-        import matplotlib  # noqa: F401, PLC0415  an optional package
+        import matplotlib as mpl  # noqa: F401, PLC0415  an optional package
     except ImportError:
         raise refuse("a picture needs the package matplotlib: pip install 'polygrad-array[bench]'") from None
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from polygrad.bench.peers import Peer, Place
 
+STARTING = 60.0  # seconds that a library may take to be imported, however short answers are to be
 _PIECE = 65536
 _NOTE = 200  # characters of a process's last line that a row shows
 
@@ -41,7 +42,7 @@ class Contender:
     @property
     def own(self) -> bool:
         """Whether it is polygrad."""
-        return self.peer.library == "polygrad"
+        return self.peer.package == "polygrad"
 
 
 class Process:
@@ -66,10 +67,10 @@ class Process:
         self._rest = b""
         # In a session of its own: Ctrl-C is the parent's, and what the library starts goes when it goes.
         self._child = subprocess.Popen(  # noqa: S603  this interpreter, and a text of our own
-            [sys.executable, "-c", source, peer.name, self.contender.device, cpus],
+            [sys.executable, "-c", source, peer.module, peer.mode, self.contender.device, cpus],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environment, start_new_session=True,
         )  # fmt: skip
-        answer = self._answer()
+        answer = self._answer(max(self.limit, STARTING))
         self.version = answer.get("version", self.version)
         return answer
 
@@ -86,25 +87,25 @@ class Process:
         with contextlib.suppress(BrokenPipeError):  # the answer says that it has died
             self._child.stdin.write(json.dumps(question).encode() + b"\n")
             self._child.stdin.flush()
-        answer = self._answer()
+        answer = self._answer(self.limit)
         if answer.get("dead"):
             self.failed += 1
         elif "error" not in answer:
             self.failed = 0
         return answer
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self, limit: float) -> dict[str, Any]:
         child = self._child
         assert child is not None  # noqa: S101  callers have started it
         assert child.stdout is not None  # noqa: S101  a pipe
-        end = time.monotonic() + self.limit
+        end = time.monotonic() + limit
         with selectors.DefaultSelector() as selector:
             selector.register(child.stdout, selectors.EVENT_READ)
             while b"\n" not in self._rest:
                 left = end - time.monotonic()
                 if left <= 0 or not selector.select(left):
                     self.end()
-                    return {"error": f"no answer in {self.limit:g} s", "dead": True, "hung": True}
+                    return {"error": f"no answer in {limit:g} s", "dead": True, "hung": True}
                 piece = os.read(child.stdout.fileno(), _PIECE)
                 if not piece:
                     return self._died()

@@ -28,8 +28,9 @@ Record = dict[str, Any]
 def _row(row: Row) -> Record:
     work = row.work
     return {
-        "work": work.name, "group": work.group, "maths": work.maths, "sizes": work.sized, "contender": row.contender.name,
-        "peer": row.contender.peer.name, "device": row.contender.device, "version": row.version,
+        "work": work.name, "group": work.group, "maths": work.maths, "sizes": work.sized,
+        "contender": row.contender.name, "peer": row.contender.peer.name, "device": row.contender.device,
+        "version": row.version,
         "median": row.median, "best": min(row.rounds, default=None), "rounds": row.rounds, "foreign_load": row.foreign,
         "first_calls": row.first or None, "memory": row.memory or None, "flops": work.flops or None,
         "bytes": work.nbytes or None, "share_of_ceiling": row.share, "ratio": row.ratio,

@@ -4,10 +4,13 @@ Here: the order of things, and lines about progress.
 Not here: the command line (`polygrad/cli/bench.py`), how a piece of work is measured (`rounds.py`).
 """
 
+import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from polygrad.bench import quantities, work
 from polygrad.bench.judging import Ceiling, Verdict, ceiling_of, conclude, judge_work, reference_among
@@ -55,6 +58,7 @@ def run(plan: Plan) -> Outcome:
         rows.extend(found)
         _progress(plan, number, piece, found)
 
+    before = _end_as_interrupted()
     try:
         _say(plan, f"Measuring the ceilings, then {len(plan.works)} pieces of work by {len(processes)} contenders.")
         ceilings.update(_ceilings(plan, processes))
@@ -62,10 +66,23 @@ def run(plan: Plan) -> Outcome:
     except KeyboardInterrupt:
         outcome.interrupted = True
     finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
         for process in processes:
             process.end()
     outcome.verdict = conclude(rows, reference, ceilings)
     return outcome
+
+
+def _end_as_interrupted() -> Any:
+    """Have a request to end (of `timeout`, say) show what there is, as Ctrl-C does; return what it did before."""
+    if threading.current_thread() is not threading.main_thread():
+        return None  # only the main thread may say what signals do
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    return signal.signal(signal.SIGTERM, interrupt)
 
 
 def _ceilings(plan: Plan, processes: Sequence[Process]) -> dict[Place, Ceiling]:

@@ -58,9 +58,7 @@ def works(table: Mapping[str, Work], patterns: Sequence[str], groups: Sequence[s
         if not found:
             raise unknown("work", pattern, list(table))
         chosen |= set(found)
-    return [
-        work for name, work in table.items() if name in chosen or work.group in groups or not (patterns or groups)
-    ]
+    return [work for name, work in table.items() if name in chosen or work.group in groups or not (patterns or groups)]
 
 
 def peers(names: Sequence[str]) -> tuple[list[str], list[str]]:

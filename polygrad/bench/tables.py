@@ -95,9 +95,11 @@ def summary(verdict: Verdict) -> list[str]:
     differing = [f"{r.work.name} of {r.contender.name}" for r in verdict.rows if not r.agrees]
     if differing:
         said.append(f"Results differ from what most libraries computed: {', '.join(differing)}.")
-    failed = [f"{r.work.name} of {r.contender.name}" for r in verdict.rows if r.error]
-    if failed:
-        said.append(f"Failed: {', '.join(failed)}.")
+    for name in dict.fromkeys(row.contender.name for row in verdict.rows if row.error):
+        failed = [row for row in verdict.rows if row.error and row.contender.name == name]
+        said.append(
+            f"{name} failed at {len(failed)} pieces of work, the first of them {failed[0].work.name}: {failed[0].error}"
+        )
     return said
 
 

@@ -1,13 +1,14 @@
 """What is measured: each piece of work once, with its inputs, its maths, its least traffic and its arithmetic.
 
 Here: the table, in three sizes.
-Not here: the numbers in the inputs (`inputs.py`), how a library does the work (`peers/`).
+Not here: the numbers in the inputs (`inputs.py`), how a library does the work (`peers/`, `foreign/`).
 
 Bytes are the fewest that the work can move: every input read once and every output written once, forward and backward
 counted apart. Arithmetic counts a multiplication and an addition as two. Where neither limits the work both are 0, and
 no share of a ceiling is shown.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,11 @@ Inputs = tuple[tuple[Shape, str], ...]
 
 SIZES = ("tiny", "small", "paper")
 WORD = 4  # bytes of a float32
-APART = ("overhead", "convolution", "graph")  # groups that have a geometric mean of their own and are not in the overall one
+APART = (
+    "overhead",
+    "convolution",
+    "graph",
+)  # groups that have a geometric mean of their own and are not in the overall one
 
 MATHS = {
     "copy": "-x: one pass over memory, for the ceiling",
@@ -164,6 +169,7 @@ _TINY = _Size(
 )  # fmt: skip
 _COLUMNS = {"tiny": _TINY, "small": _SMALL, "paper": _PAPER}
 MLP_WIDTHS = (784, 512, 256, 10)
+SHOWN = "query_0"  # the parameter whose gradient is a result where no optimiser's step would show in the loss
 
 
 def table(size: str) -> dict[str, Work]:
@@ -284,7 +290,7 @@ def _model_flops(settings: Mapping[str, int], block: int) -> float:
 
 
 def _training(size: _Size) -> Iterator[Work]:
-    weights = sum(a * b for a, b in zip(MLP_WIDTHS, MLP_WIDTHS[1:], strict=False))
+    weights = sum(a * b for a, b in itertools.pairwise(MLP_WIDTHS))
     for name, batch in zip(("mlp_small_batch", "mlp_large_batch"), size.mlp, strict=True):
         yield Work(name, "training", "training", "mlp", flops=6.0 * batch * weights, settings={"batch": batch})
     yield Work("gpt", "training", "training", "gpt", flops=_model_flops(size.gpt, 12), settings=size.gpt)

@@ -3,7 +3,8 @@
 Here: what the process does: pins itself, makes the work ready, makes calls and times them.
 Not here: who asks, and how long it waits for an answer (`process.py`).
 
-Started as ``python -c "from polygrad.bench.worker import main; main()" PEER DEVICE CPUS``, CPUS as ``0,1``.
+Started as ``python -c "from polygrad.bench.worker import main; main()" MODULE MODE DEVICE CPUS``, CPUS as
+``0,1``.
 """
 
 import ctypes
@@ -13,19 +14,21 @@ import itertools
 import json
 import math
 import os
+import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from polygrad.bench.inputs import digest
-from polygrad.bench.peers import OWN, PEERS, Library, Step
+from polygrad.bench.peers import Library, Step
 from polygrad.bench.work import ceilings, table
 
 TOGETHER = 0.05  # seconds of calls between two waits, so that a device can run ahead but not without end
 MOST_CALLS = 20000
 WARM, LONG = 3, 2.0  # calls before the clock counts; after a call of so many seconds no more of them
-MIB = 1 << 20
+PARENT_DIED = 1  # prctl's PR_SET_PDEATHSIG
 
 
 def _memory(field: str) -> int:
@@ -67,8 +70,6 @@ class Worker:
     def setup(self, work: str, size: str, target: float) -> dict[str, Any]:
         """Make work ready, make the first calls, and choose how many calls are a round."""
         found = (ceilings(size) | table(size))[work]
-        _forget_peak()
-        self.library.peak(reset=True)
         self.timed = found.kind != "graph"
         self.step = self.library.build(found)
         if self.step is None:
@@ -89,6 +90,9 @@ class Worker:
             self.together = self._waits(estimate)
             estimate = self._round(max(1, min(MOST_CALLS, int(target / 4 / max(estimate, 1e-7)))))
         self.together = self._waits(estimate)
+        _trim()  # what compilers took is not the work's
+        _forget_peak()
+        self.library.peak(reset=True)
         calls = max(1, min(MOST_CALLS, int(target / max(estimate, 1e-7))))
         return {"first": sum(times[:2]), "estimate": estimate, "calls": calls, "digest": digests}
 
@@ -134,7 +138,8 @@ class Worker:
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """Do what is asked."""
         asked = question.pop("ask")
-        return {"setup": self.setup, "run": self.run, "drop": self.drop}[asked](**question)
+        answers: dict[str, Callable[..., dict[str, Any]]] = {"setup": self.setup, "run": self.run, "drop": self.drop}
+        return answers[asked](**question)
 
 
 def _said(error: BaseException) -> dict[str, Any]:
@@ -143,9 +148,17 @@ def _said(error: BaseException) -> dict[str, Any]:
     return {"error": f"{type(error).__name__}: {text}" if text else type(error).__name__}
 
 
+def _die_with_parent() -> None:
+    """Have the system end this process when its parent ends, whatever a library is doing then."""
+    control = getattr(ctypes.CDLL(None), "prctl", None)
+    if control is not None:
+        control(PARENT_DIED, signal.SIGKILL)
+
+
 def main() -> None:
     """Answer questions until there are no more."""
-    name, device, cpus = sys.argv[1:4]
+    _die_with_parent()
+    module, mode, device, cpus = sys.argv[1:5]
     chosen = [int(cpu) for cpu in cpus.split(",")] if cpus else []
     if chosen and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, chosen)
@@ -156,10 +169,9 @@ def main() -> None:
         out.write(json.dumps(answer) + "\n")
         out.flush()
 
-    peer = (OWN | PEERS)[name]
     threads = len(chosen) or os.cpu_count() or 1
     try:
-        adapter = importlib.import_module(f"polygrad.bench.peers.{peer.module}").Adapter(peer.mode, device, threads)
+        adapter = importlib.import_module(module).Adapter(mode, device, threads)
         worker = Worker(adapter)
     except Exception as error:  # the library's own; it is what the parent reports
         say(_said(error))

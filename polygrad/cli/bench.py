@@ -15,11 +15,12 @@ from collections.abc import Sequence
 
 from polygrad.array.config import get_device
 from polygrad.bench import picture, records, running, selection, tables
-from polygrad.bench.peers import PEERS, Place
+from polygrad.bench.peers import PEERS, Place, place_of
 from polygrad.bench.rounds import Pace
-from polygrad.bench.work import MATHS, SIZES, table
+from polygrad.bench.work import MATHS, SIZES, Work, table
 from polygrad.cli.probing import add_timeout, try_drivers
-from polygrad.driver.binding import parse_device_name
+from polygrad.driver.binding import AUTO, list_devices_of, open_device, parse_device_name
+from polygrad.driver.loader import REGISTRY
 from polygrad.errors import DeviceError
 
 ROUNDS = {"tiny": 1, "small": 3, "paper": 5}
@@ -98,7 +99,7 @@ def _listed(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _works(arguments: argparse.Namespace) -> list["selection.Work"]:
+def _works(arguments: argparse.Namespace) -> list[Work]:
     return selection.works(
         table(arguments.size), selection.split(arguments.work or ()), selection.split(arguments.group or ())
     )
@@ -119,9 +120,7 @@ def _measured(arguments: argparse.Namespace) -> int:
     contenders = selection.contenders(_devices(arguments), present, modes[arguments.compile])
     if arguments.reference:
         _check_reference(arguments.reference, [c.name for c in contenders], absent)
-    pace = Pace(
-        arguments.rounds or ROUNDS[arguments.size], arguments.time or SECONDS[arguments.size], arguments.size
-    )
+    pace = Pace(arguments.rounds or ROUNDS[arguments.size], arguments.time or SECONDS[arguments.size], arguments.size)
     cpus = _cpus(arguments.cpus)
     named = bool(arguments.work or arguments.group)
     plan = running.Plan(works, contenders, pace, cpus, arguments.limit, named, arguments.reference)
@@ -132,7 +131,9 @@ def _check_reference(wanted: str, names: Sequence[str], absent: Sequence[str]) -
     if any(name == wanted or name.startswith(f"{wanted} ") for name in names):
         return
     if wanted in absent:
-        raise selection.refuse(f"ratios cannot be to {wanted}, which is not installed: pip install {PEERS[wanted].package}")
+        raise selection.refuse(
+            f"ratios cannot be to {wanted}, which is not installed: pip install {PEERS[wanted].package}"
+        )
     raise selection.unknown("contender", wanted, names)
 
 
@@ -147,37 +148,37 @@ def _cpus(wanted: int | None) -> list[int]:
 
 def _devices(arguments: argparse.Namespace) -> dict[str, Place]:
     """Return the devices that are wanted and what kind of hardware they are, tried in processes of their own."""
-    wanted = [":".join(map(str, parse_device_name(n))) for n in selection.split(arguments.device or ())]
-    if not wanted and not arguments.all_devices:
-        wanted = [get_device()]
     found: dict[str, Place] = {}
     faults: dict[str, str] = {}
-    known = []
     for record, devices in try_drivers(arguments.timeout, "open"):
         if record.reason:
             faults[record.name] = record.reason
         for device in devices:
-            known.append(device["name"])
             if device["fault"]:
                 faults[device["name"]] = device["fault"]
             else:
-                found[device["name"]] = _place(device["name"], device["details"])
-    if arguments.all_devices:
-        wanted = list(found)
+                facts = dict(line.partition(": ")[::2] for line in device["details"])
+                found[device["name"]] = place_of(record.name, facts.get("kind", ""), facts.get("vendor", ""))
+        if record.status == "ok" and not devices:  # this process has loaded the driver, so it was not tried in another
+            for name in list_devices_of(REGISTRY, record.name):
+                info = open_device(REGISTRY, name).info
+                found[name] = place_of(record.name, info.extra.get("kind", ""), info.vendor)
+    names = selection.split(arguments.device or ())
+    wanted = list(found) if arguments.all_devices else [_full(name) for name in names] or [get_device()]
     for name in wanted:
         if name not in found:
             why = faults.get(name) or faults.get(name.partition(":")[0])
-            raise selection.refuse(why) if why else selection.unknown("device", name, known)
+            raise selection.refuse(why) if why else selection.unknown("device", name, list(found))
     if not wanted:
         raise selection.refuse("there is no device to measure; `python -m polygrad doctor` says why")
     return {name: found[name] for name in wanted}
 
 
-def _place(name: str, details: Sequence[str]) -> Place:
-    facts = {key: value.lower() for key, _, value in (line.partition(": ") for line in details)}
-    if name.startswith("cpu:") or "cpu" in facts.get("kind", ""):
-        return "cpu"
-    return "nvidia" if "nvidia" in facts.get("vendor", "") else "other"
+def _full(name: str) -> str:
+    """Return a device's whole name; "auto" is the device that `pg.set_device("auto")` takes."""
+    if name.lower() == AUTO:
+        return open_device(REGISTRY, name).name
+    return ":".join(map(str, parse_device_name(name)))
 
 
 def _reported(
@@ -188,14 +189,14 @@ def _reported(
     if absent:
         sentences.append(f"Not installed, so not measured: {', '.join(absent)}.")
     if outcome.interrupted:
-        sentences.append(f"Interrupted after {len({r.work.name for r in verdict.rows})} of {len(plan.works)} pieces of work.")
+        sentences.append(
+            f"Interrupted after {len({r.work.name for r in verdict.rows})} of {len(plan.works)} pieces of work."
+        )
     found = records.record(verdict, plan.pace, absent, len(plan.cpus), interrupted=outcome.interrupted)
     if arguments.history and verdict.rows:
         sentences += records.append(found, arguments.history)
     to_stdout = arguments.json == "-"
-    tables.show(
-        [tables.results(verdict), tables.means(verdict)], sentences, sys.stderr if to_stdout else sys.stdout
-    )
+    tables.show([tables.results(verdict), tables.means(verdict)], sentences, sys.stderr if to_stdout else sys.stdout)
     if to_stdout:
         json.dump(found, sys.stdout, indent=1)
         sys.stdout.write("\n")

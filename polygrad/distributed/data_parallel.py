@@ -1,62 +1,38 @@
 """DataParallel: every rank computes gradients of its own batch, and all step with their mean.
 
 Here: one reduction of gradients a step, begun bucket by bucket while the rest of backward still runs.
-Not here: what travels together (`buckets.py`), how (`communicator.py`), the step (`pg.optim`).
+Not here: what travels together (`buckets.py`), when it is sent (`reduction.py`), how (`communicator.py`).
 
 Gradients are graphs until somebody computes them. `reduce_gradients` computes all of them in one realize, which says of
 each when it is there; the last one of a bucket starts the bucket's all-reduce, and the next kernels run meanwhile.
 """
 
-import contextlib
+import json
+import os
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from polygrad import dtypes
 from polygrad.array.evaluation import realize as compute
+from polygrad.array.files import replacing
 from polygrad.array.functions import FUNCTIONS
 from polygrad.array.object import Array
 from polygrad.array.rebinding import rebind
 from polygrad.array.recording import no_grad
 from polygrad.array.tree import leaves_of
-from polygrad.distributed import starting
+from polygrad.distributed import job
 from polygrad.distributed.buckets import Form, divide, incoming, layout_of, outgoing
-from polygrad.distributed.communicator import Communicator, Pending, SingleProcess, refuse_capture
+from polygrad.distributed.communicator import Communicator, SingleProcess, refuse_capture
+from polygrad.distributed.reduction import Overlap, Reduction, Sending
 from polygrad.errors import DistributedError, GradError
 from polygrad.graph.node import Node, like_parts, parts
 from polygrad.nn import pending
 from polygrad.optim import Accumulation, GradScaler, Optimizer
 from polygrad.optim.optimizer import named_arrays
-from polygrad.runtime import transfer
 from polygrad.runtime.realize import realize
 
 BUCKET = 25 << 20  # bytes
-
-
-class Overlap(NamedTuple):
-    """What the last reduction took, in seconds.
-
-    Attributes
-    ----------
-    computing : float
-        Until all kernels were launched, and on a device that does not queue them, done.
-    communicating : float
-        The time in which at least one bucket was on its way.
-    waiting : float
-        What of it was left when there was nothing more to launch.
-    buckets : int
-        How many there were.
-    """
-
-    computing: float
-    communicating: float
-    waiting: float
-    buckets: int
-
-    @property
-    def hidden(self) -> float:
-        """The share of communication that ran beside computation."""
-        return max(0.0, 1.0 - self.waiting / self.communicating) if self.communicating else 1.0
 
 
 class DataParallel:
@@ -91,7 +67,7 @@ class DataParallel:
     """
 
     def __init__(self, model: Any, communicator: Communicator | None = None, *, bucket_bytes: int = BUCKET) -> None:
-        self.communicator = communicator if communicator is not None else starting.current()
+        self.communicator = communicator if communicator is not None else job.current()
         if bucket_bytes < 1:
             raise DistributedError(f"cannot divide gradients into buckets of {bucket_bytes} bytes")
         self.model, self.bucket_bytes = model, bucket_bytes
@@ -103,9 +79,8 @@ class DataParallel:
         self.parameters = [array for _, array in unique.values()]
         if not self.parameters:
             raise GradError("there is nothing to train in parallel: no parameter needs gradients")
-        self._last: _Last | None = None
-        self._members: list[int] = []  # the parameters that get gradients, in the order of the buckets
-        self._forms: dict[int, Form] = {}
+        self._last: Reduction | None = None
+        self._forms: dict[int, Form] = {}  # of the parameters that get gradients
         self._buckets: list[list[int]] = []
         self._compare()
         self.broadcast()
@@ -147,7 +122,7 @@ class DataParallel:
                     "them the same checkpoints"
                 )
         self.broadcast()
-        starting.split_random(self.communicator.rank)
+        job.split_random(self.communicator.rank)
 
     def reduce(self, parameters: Iterable[Array] | None = None, *, also: Any = ()) -> None:
         """Do as `reduce_gradients` does; *parameters*, if given, must be the model's."""
@@ -274,7 +249,6 @@ class DataParallel:
                 dtype = dtypes.float32
             size = parameter.size * dtype.itemsize
             self._forms[k] = Form(tuple(axes) if axes else None, dtype, size)
-        self._members = members
         sizes = [self._forms[k].nbytes if k in self._forms else 0 for k in range(len(self.parameters))]
         self._buckets = divide(members, sizes, self.bucket_bytes)
 
@@ -290,9 +264,10 @@ class DataParallel:
         began = time.perf_counter()
         buckets = [[self._outgoing(k) for k in bucket] for bucket in self._buckets]
         flat = [[p for wire in bucket for p in parts(wire)] for bucket in buckets]
-        sending = _Sending(self.communicator, flat)
+        sending = Sending(self.communicator, flat)
+        first = self.communicator.mark()
         realize([*[n for bucket in flat for n in bucket], *extra], sending.landed)
-        launched, mark = time.perf_counter(), self.communicator.mark()
+        launched, last = time.perf_counter(), self.communicator.mark()
         works = sending.finish()
         for bucket, wires, work in zip(self._buckets, buckets, works, strict=True):
             rest = iter(work.wait())
@@ -302,11 +277,25 @@ class DataParallel:
                 node = incoming(arrived, self._forms[k], parameter.dtype, 1.0 / self.communicator.size)
                 parameter.grad = Array(node)
         ended = time.perf_counter()
-        self._last = _Last(works, mark, began, launched, ended)
+        sizes = [sum(self._forms[k].nbytes for k in bucket) for bucket in self._buckets]
+        self._last = Reduction(works, sizes, first, last, began, launched, ended)
 
     def measure(self) -> Overlap:
         """Return how much of the last reduction's communication ran beside computation; waits for the device."""
         return Overlap(0.0, 0.0, 0.0, 0) if self._last is None else self._last.overlap()
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write the last reduction as a timeline for Chrome's or Perfetto's viewer: kernels, and buckets beside them.
+
+        Raises
+        ------
+        GradError
+            If there was none.
+        """
+        if self._last is None:
+            raise GradError("there is no reduction to write down: call reduce_gradients() first, in a job of several")
+        with replacing(path) as file:
+            file.write(json.dumps(self._last.timeline(self.communicator.rank)).encode())
 
     def _outgoing(self, k: int) -> Node:
         parameter, form = self.parameters[k], self._forms[k]
@@ -342,75 +331,3 @@ class DataParallel:
             return optimizer.step(also=also, **how)
         how.setdefault("nonfinite", "allow")
         return optimizer.attempt(also=also, **how)
-
-    @contextlib.contextmanager
-    def rank_zero_first(self) -> Any:
-        """Let rank 0 run a block before the others do: to make files that all of them read, say."""
-        if self.communicator.rank:
-            self.communicator.barrier()
-        yield
-        if not self.communicator.rank:
-            self.communicator.barrier()
-
-
-class _Sending:
-    """Starts the all-reduce of each bucket when all of it is there, in the order of the buckets on every rank."""
-
-    def __init__(self, communicator: Communicator, buckets: list[list[Node]]) -> None:
-        self.communicator, self.buckets = communicator, buckets
-        self.places: dict[Node, list[int]] = {}
-        self.missing = []
-        for b, bucket in enumerate(buckets):
-            lacking = {n for n in bucket if n.storage is None}
-            self.missing.append(len(lacking))
-            for n in lacking:
-                self.places.setdefault(n, []).append(b)
-        self.works: list[Pending] = []
-        self.fault: BaseException | None = None
-
-    def landed(self, node: Node) -> None:
-        """Note that a gradient is there."""
-        for b in self.places.pop(node, ()):
-            self.missing[b] -= 1
-        while self.fault is None and len(self.works) < len(self.buckets) and not self.missing[len(self.works)]:
-            try:
-                self._start()
-            except Exception as error:  # told later: a realize must not be broken off in the middle
-                self.fault = error
-
-    def _start(self) -> None:
-        bucket = self.buckets[len(self.works)]
-        if any(n.aval.size and not n.storage.contiguous for n in bucket) and self.places:
-            self.missing[len(self.works)] = -1  # a copy is made once everything is launched
-            return
-        self.works.append(self.communicator.begin_all_reduce([transfer.contiguous(n) for n in bucket], "sum"))
-
-    def finish(self) -> list[Pending]:
-        """Start what was not started yet; return all, in order."""
-        self.places.clear()
-        while self.fault is None and len(self.works) < len(self.buckets):
-            self._start()
-        if self.fault is not None:
-            raise self.fault
-        return self.works
-
-
-class _Last(NamedTuple):
-    """The last reduction: its works, which hold no values any more, and when what happened."""
-
-    works: Sequence[Pending]
-    mark: Any
-    began: float
-    launched: float
-    ended: float
-
-    def overlap(self) -> Overlap:
-        """Return what it took."""
-        busy, until = 0.0, 0.0
-        for first, last in sorted(work.seconds() for work in self.works):
-            busy += max(0.0, last - max(first, until))
-            until = max(until, last)
-        left = self.ended - self.launched
-        if self.mark is not None:
-            left = max(0.0, *[work.lag(self.mark) for work in self.works])
-        return Overlap(self.launched - self.began, busy, min(busy, left), len(self.works))

@@ -22,6 +22,7 @@ from typing import Any
 
 QUIET = 60.0  # seconds without any rank before the hub ends
 ANSWER = 1.0  # seconds that ranks have to say where they are
+GREETING = 4096  # bytes that a connection may send before it has said who it is
 
 
 class Rank:
@@ -86,6 +87,9 @@ class Hub:
             self._gone(rank)
             return
         *lines, rank.buffer = (rank.buffer + data).split(b"\n")
+        if rank.number < 0 and len(rank.buffer) > GREETING:
+            self._gone(rank)
+            return
         for line in lines:
             try:
                 message = json.loads(line)

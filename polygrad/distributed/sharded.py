@@ -15,7 +15,7 @@ from polygrad.array.functions import FUNCTIONS
 from polygrad.array.object import Array
 from polygrad.array.rebinding import rebind
 from polygrad.array.recording import no_grad
-from polygrad.distributed import starting
+from polygrad.distributed import job
 from polygrad.distributed.communicator import Communicator
 from polygrad.errors import DistributedError, StateError
 from polygrad.optim.optimizer import Optimizer
@@ -53,7 +53,7 @@ class ShardedOptimizer(Optimizer):
 
     def __init__(self, optimizer: Optimizer, communicator: Communicator | None = None) -> None:
         self.optimizer = optimizer
-        self.communicator = communicator if communicator is not None else starting.current()
+        self.communicator = communicator if communicator is not None else job.current()
         self.owners: dict[str, int] = {}
         self._share()
 

@@ -1,40 +1,33 @@
-"""How a process becomes a rank, and how it ends: `init`, `shutdown` and what they know.
+"""How a process becomes a rank: `init`.
 
-Here: reading how the process was started, making its communicator, ending the job when this rank fails.
-Not here: what communicators do; starting processes (`launcher.py`).
+Here: reading how the process was started, choosing its device, making its communicator.
+Not here: what communicators do; the end of a job (`job.py`); starting processes (`launcher.py`).
 """
 
-import atexit
 import contextlib
 import importlib
 import os
 import socket
-import sys
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any
 
-from polygrad.array import config, random
+from polygrad.array import config
 from polygrad.distributed.collectives import DeviceCommunicator, offers
 from polygrad.distributed.communicator import Communicator, SingleProcess
+from polygrad.distributed.job import become, is_initialized
 from polygrad.distributed.link import Link, start_hub
 from polygrad.distributed.mpi import MPICommunicator
 from polygrad.driver import binding
 from polygrad.driver.loader import REGISTRY
 from polygrad.errors import DistributedError
+from polygrad.runtime.devices import state
 
 BACKENDS = ("auto", "mpi", "device", "single")
 TIMEOUT = "POLYGRAD_DISTRIBUTED_TIMEOUT"  # seconds, unless init is given some
 TOKEN = "POLYGRAD_DISTRIBUTED_TOKEN"  # noqa: S105  the name of a variable, which says who belongs to a job
-_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")  # of MPI's launchers
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")  # of MPI's launchers
+_RANK = "PMIX_RANK"  # of those that do not say how many there are
 _LOCAL = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID")
-
-
-class _Current:
-    communicator: Communicator | None = None
-    forked = False
-    watched = False
-    hook: Any = None
 
 
 def init(
@@ -48,9 +41,9 @@ def init(
     Parameters
     ----------
     backend : {"auto", "mpi", "device", "single"}
-        What moves arrays: MPI through host memory, the device's own library (NCCL on CUDA), or nothing, for one process
-        alone. "auto" is the device's library where its driver offers one, else MPI, and "single" for a process that was
-        not started as one of several.
+        What moves arrays: MPI through host memory, the device's own library (NCCL on CUDA, and "nccl" means it too), or
+        nothing, for one process alone. "auto" is the device's library where its driver offers one and each rank has a
+        device for itself, else MPI, and "single" for a process that was not started as one of several.
     device : str, optional
         A device, or a driver's name: then the one with the number of the local rank. The default device's driver unless
         given.
@@ -72,14 +65,14 @@ def init(
     (0, 1)
     >>> pg.distributed.shutdown()
     """
-    if backend not in BACKENDS:
-        raise DistributedError(f"there is no backend {backend!r}: it is one of {', '.join(map(repr, BACKENDS))}")
-    if _Current.communicator is not None:
+    if is_initialized():
         raise DistributedError("polygrad.distributed.init() was called before: once is enough")
     wait = float(os.environ.get(TIMEOUT, "600")) if timeout is None else timeout
     if not wait > 0:
         raise DistributedError(f"cannot wait {wait:g} seconds for other ranks: the limit must be positive")
     given = _started_as(os.environ)
+    if backend not in BACKENDS:
+        backend = _library(backend, device)
     if backend == "single" or (backend == "auto" and given is None):
         made: Communicator = SingleProcess()
         _use_device(device, 0)
@@ -87,19 +80,37 @@ def init(
         made = _over_mpi(backend, device, wait, grace)
     else:
         made = _over_sockets(backend, device, wait, grace)
-    _Current.communicator, _Current.forked = made, False
-    if made.size > 1:
-        _watch_end()
+    become(made)
     return made
+
+
+def is_launched() -> bool:
+    """Whether this process was started as one of several, by MPI's mpiexec, say."""
+    return _started_as(os.environ) is not None
 
 
 def _started_as(environment: Mapping[str, str]) -> str | None:
     """Return by whom this process was started: "mpi", "sockets" (RANK and WORLD_SIZE are set) or None for nobody."""
-    if any(environment.get(name) for name in _SIZES):
+    if any(environment.get(name, "1") not in ("", "1") for name in _SIZES) or environment.get(_RANK):
         return "mpi"
     if environment.get("RANK") and environment.get("WORLD_SIZE"):
         return "sockets"
     return None
+
+
+def _library(backend: str, device: str | None) -> str:
+    """Return "device" if *backend* is what the device's own library is called."""
+    made = state(_use_device(device, _local() or 0)).device.collectives() if backend.isalpha() else None
+    if made is None or made.name.lower() != backend.lower():
+        raise DistributedError(
+            f"there is no backend {backend!r} on {config.get_device()}: it is one of {', '.join(map(repr, BACKENDS))}"
+        )
+    return "device"
+
+
+def _local() -> int | None:
+    """Return the number among the ranks of this host that a launcher has given, if one has."""
+    return next((int(os.environ[n]) for n in _LOCAL if os.environ.get(n, "").isdecimal()), None)
 
 
 def _number(name: str) -> int:
@@ -137,7 +148,7 @@ def _mpi() -> Any:
 def _over_mpi(backend: str, device: str | None, timeout: float, grace: float) -> Communicator:
     mpi = _mpi()
     world = mpi.COMM_WORLD
-    expected = next((os.environ[n] for n in _SIZES if os.environ.get(n)), "1")
+    expected = next((os.environ[n] for n in _SIZES if os.environ.get(n, "1") not in ("", "1")), "1")
     if world.size == 1:
         if expected.isdecimal() and int(expected) > 1:
             raise DistributedError(
@@ -154,13 +165,13 @@ def _over_mpi(backend: str, device: str | None, timeout: float, grace: float) ->
     given, fault = None, None
     if world.rank == 0:
         try:
-            given = start_hub(world.size, *(("127.0.0.1",) if len(set(hosts)) == 1 else ("",)))
-            given["address"] = given["address"] or socket.gethostbyname(socket.gethostname())
+            given = start_hub(world.size, "127.0.0.1" if len(set(hosts)) == 1 else "")
         except (DistributedError, OSError) as error:
             fault = str(error)
     given, fault = world.bcast((given, fault), 0)
     if given is None:
         raise DistributedError(fault)
+    given["address"] = "127.0.0.1" if hosts[world.rank] == hosts[0] else hosts[0]
     link = Link(world.rank, world.size, timeout=timeout, grace=grace, **given)
     with _telling(link):
         name = _use_device(device, local_rank)
@@ -181,7 +192,8 @@ def _telling(link: Link) -> Iterator[None]:
 
 def _over_sockets(backend: str, device: str | None, timeout: float, grace: float) -> Communicator:
     rank, size = _number("RANK"), _number("WORLD_SIZE")
-    local_rank = next((int(os.environ[n]) for n in _LOCAL if os.environ.get(n, "").isdecimal()), rank)
+    found = _local()
+    local_rank = rank if found is None else found
     if not rank < size:
         raise DistributedError(f"cannot join a job: RANK is {rank} and WORLD_SIZE {size}, but ranks count from 0")
     name = _use_device(device, local_rank)
@@ -197,6 +209,7 @@ def _over_sockets(backend: str, device: str | None, timeout: float, grace: float
         start_hub(size, address, port, token)
     link = Link(rank, size, address, port, token, timeout, grace)
     with _telling(link):
+        _wants_device("device", name, link)
         return DeviceCommunicator(name, link, local_rank)
 
 
@@ -204,134 +217,19 @@ def _wants_device(backend: str, name: str, link: Link) -> bool:
     """Whether arrays go through the device's own library: every rank decides alike."""
     if backend == "mpi":
         return False
-    told = link.gather("init", [name.partition(":")[0], offers(name)])
-    if len({driver for driver, _ in told}) > 1:
-        raise DistributedError(
-            f"the ranks have different devices ({', '.join(driver for driver, _ in told)}): give all the same driver"
-        )
-    able = all(able for _, able in told)
+    told = link.gather("init", [name, offers(name), socket.gethostname()])
+    drivers = [device.partition(":")[0] for device, _, _ in told]
+    if len(set(drivers)) > 1:
+        raise DistributedError(f"the ranks have different devices ({', '.join(drivers)}): give all the same driver")
+    able = all(able for _, able, _ in told)
     if backend == "device" and not able:
         raise DistributedError(f"the driver of {name} has no collectives of its own: use backend='mpi'")
-    return able
-
-
-# ---- what a process knows ---------------------------------------------------------------------------------------
-
-
-def current() -> Communicator:
-    """Return the communicator that `init` made.
-
-    Raises
-    ------
-    DistributedError
-        If `init` was not called, or this process was forked from a rank.
-    """
-    if _Current.communicator is None:
-        raise DistributedError(
-            "this process was forked from a rank, and is none itself: start processes with "
-            "multiprocessing.get_context('spawn'), and let them call polygrad.distributed.init()"
-            if _Current.forked
-            else "no job was begun: call polygrad.distributed.init() first"
-        )
-    return _Current.communicator
-
-
-def is_initialized() -> bool:
-    """Whether `init` was called in this process."""
-    return _Current.communicator is not None
-
-
-def is_launched() -> bool:
-    """Whether this process was started as one of several, by MPI's mpiexec, say."""
-    return _started_as(os.environ) is not None
-
-
-def rank() -> int:
-    """Return this process's number, from 0 on."""
-    return current().rank
-
-
-def world_size() -> int:
-    """Return how many processes there are."""
-    return current().size
-
-
-def local_rank() -> int:
-    """Return this process's number among those on its host."""
-    return current().local_rank
-
-
-def seed(value: int) -> None:
-    """Start this rank's stream of random numbers: rank 0's as ``pg.random.seed(value)`` does, each other one its own.
-
-    Parameters
-    ----------
-    value : int
-        The same on every rank.
-    """
-    random.seed(value)
-    split_random()
-
-
-def split_random(rank: int | None = None) -> None:
-    """Give this rank a stream of its own, from the state that all ranks have in common, such as that of a checkpoint.
-
-    Rank 0 goes on with the common one, so that a checkpoint that it saves is that of any number of ranks.
-    """
-    own = current().rank if rank is None else rank
-    if own:
-        state = random.get_state()
-        random.set_state({**state, "key": random.fold_in(state["key"], own)})
-
-
-def shutdown() -> None:
-    """Leave the job; `init` may be called again in a process that was alone."""
-    found = _Current.communicator
-    if found is None:
-        return
-    _Current.communicator = None
-    if _Current.hook is not None:
-        sys.excepthook, _Current.hook = _Current.hook, None
-    found.close()
-
-
-# ---- the end ----------------------------------------------------------------------------------------------------
-
-
-def _watch_end() -> None:
-    """End the job when this rank raises, and say goodbye when it ends."""
-    _Current.hook = sys.excepthook
-    sys.excepthook = _ended_by
-    if not _Current.watched:
-        _Current.watched = True
-        atexit.register(shutdown)
-        os.register_at_fork(after_in_child=_after_fork)
-
-
-def _ended_by(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    found, hook = _Current.communicator, _Current.hook or sys.__excepthook__
-    if found is None:
-        hook(kind, error, trace)
-        return
-    if not (isinstance(error, DistributedError) and found.link.lost):  # otherwise the other one has said it
-        hook(kind, error, trace)
-    text = f"{kind.__name__}: {error}".strip().splitlines()[0] if str(error) else kind.__name__
-    if found.link.lost:
-        sys.stderr.write(f"polygrad: rank {found.rank} of {found.size} ends, because {found.link.fault}\n")
-    else:
-        sys.stderr.write(f"polygrad: rank {found.rank} of {found.size} has failed, and the job ends: {text}\n")
-    sys.stderr.flush()
-    sys.stdout.flush()
-    _Current.communicator = None
-    found.abort(text)
-
-
-def _after_fork() -> None:
-    found = _Current.communicator
-    if found is None:
-        return
-    if found.size > 1:
-        found.link.abandon()
-    _Current.communicator, _Current.forked = None, True
-    if _Current.hook is not None:
-        sys.excepthook, _Current.hook = _Current.hook, None
+    places: dict[tuple[str, str], int] = {}
+    for r, (device, _, host) in enumerate(told):
+        first = places.setdefault((host, device), r)
+        if first != r and backend == "device":
+            raise DistributedError(
+                f"ranks {first} and {r} have the same device, {device} on {host}: its library needs one for each; "
+                "start fewer processes, or use backend='mpi'"
+            )
+    return able and len(places) == len(told)

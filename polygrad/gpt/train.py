@@ -47,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="NAME", help="such as cpu:0 or opencl:0 (default: POLYGRAD_DEVICE, or cpu)")
     parser.add_argument("--tensorboard", action="store_true", help="log for TensorBoard too, in the run's folder")
     parser.add_argument("--shard", action="store_true", help="divide the optimiser's state among processes")
+    parser.add_argument(
+        "--compile", action="store_true", help="replay the steps without Python's share; not with --accumulate, float16"
+    )
     add_settings(parser)
 
 
@@ -134,6 +137,7 @@ def _trained(
         evaluate_every=settings["eval_every"] or None,
         after_step=None if job.rank else _sampling(parts.model, folder, settings),
         reducer=DataParallel(parts.model, job) if several else None,
+        compiled=arguments.compile,
     )
 
 

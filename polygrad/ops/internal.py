@@ -37,7 +37,7 @@ def number_of(scalar: Any) -> Any:
 
 
 def unwatched(xp: Any, x: Any) -> Any:
-    """Return x for a value that needs no gradient: x itself, so that it is read once, or a constant if it is watched."""
+    """Return x where no gradient is needed: x itself, so that it is read once, or a constant if it is watched."""
     return xp.stop_gradient(x) if x.mask else x
 
 

@@ -190,6 +190,8 @@ class Run:
             if self.slots[slot] < 0:
                 self.slots[slot] = self.recorder.block(MADE, device, size_class(nbytes))
         self.recorder.calls.append(self._fused(step, k) if isinstance(step, Fused) else self._library(step))
+        for slot in step.release:
+            self.slots[slot] = -1  # a value that is made again has another block then
 
     def _number(self, at: int) -> Any:
         node = self.order[at]

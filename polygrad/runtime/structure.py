@@ -11,6 +11,7 @@ from typing import Any
 from polygrad.graph.node import RECORDING, Node, Siblings, scalar, spec_of, watches
 from polygrad.runtime.claims import calibrate, find_claims
 from polygrad.runtime.memory import Buffer, Storage
+from polygrad.schedule.fuse import PER_ELEMENT
 from polygrad.schedule.views import MOVEMENT
 from polygrad.schedule.writes import Writes
 
@@ -62,6 +63,8 @@ class Structure:
         self.claimed: dict[int, int] = {}
         words, uses, costly, self._flags, puts = self._words(set(asked))
         self._held = [k for k in costly if sys.getrefcount(self.order[k]) > _BASELINE + uses[k]]
+        if any(self.order[k].spec.op.kind == "reduce" for k in costly):
+            self._held = sorted({*self._held, *self._below_held(uses)})
         self.history = self._history(uses) if len(self.order) > LONG else []
         if puts and RECORDING.capture is None:  # a captured call is replayed: what it reads must stay
             # Writes that may take over memory, by position in the order, and the last write of each row of them.
@@ -112,6 +115,26 @@ class Structure:
             if n.value.__class__ is Siblings:
                 self.calls.append(n)
         return words, uses, costly, flags, puts
+
+    def _below_held(self, uses: list[int]) -> list[int]:
+        """Return the positions of reductions that go, element by element, into what somebody holds.
+
+        That is computed again when it is asked for, perhaps by a kernel that would add up in another order: with the
+        reduction in memory it has the same bits then, and is equal to a maximum that was taken of it here.
+        """
+        order, flags = self.order, self._flags
+        needed: set[Node] = set()
+        found = []
+        for k in range(len(order) - 1, -1, -1):
+            kind = order[k].spec.op.kind
+            if kind == "reduce":
+                if order[k] in needed and not flags[k]:
+                    found.append(k)
+            elif kind in PER_ELEMENT and not flags[k] & _ASKED:
+                held = kind not in LIGHT and sys.getrefcount(order[k]) > _BASELINE + uses[k]
+                if held or order[k] in needed:
+                    needed.update(order[k].parents)
+        return found
 
     def _history(self, uses: list[int]) -> list[Node]:
         """Return what is worth computing too, the latest first, as long as it does not take much memory."""

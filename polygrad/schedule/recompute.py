@@ -6,7 +6,8 @@ read, from what is in memory then: elementwise values and rows (activations, nor
 inner axis (scores of attention), random bits.
 Not here: which values there are (`fuse.py`).
 
-A value computed again has the same bits: the same operations on the same operands.
+A value computed again is made by the same operations on the same operands; only the sums of a row may be taken in
+another order by another kernel, and round differently.
 """
 
 from collections.abc import Callable, Iterable

@@ -23,6 +23,7 @@ TYPES = {
     "bfloat16": "NCCL_BFLOAT16", "bool": "NCCL_UINT8",
 }  # fmt: skip
 OPS = {"sum": "NCCL_SUM", "max": "NCCL_MAX", "min": "NCCL_MIN"}
+NOT_READY = 600  # what CUDA answers for an event whose work is under way
 BYTE = "NCCL_UINT8"  # what is only moved is moved as bytes, whatever its dtype
 
 
@@ -169,8 +170,10 @@ class NcclCollectives:
         with self._calls("communicating"):
             if self.communicator is not None:
                 self.communicator.check_async_error()
-            status = self.runtime.eventQuery(token.ended)
-        return status in (0, None, True)
+            status = int(self.runtime.eventQuery(token.ended))
+        if status not in (0, NOT_READY):
+            raise LaunchError(f"{self.driver.device} failed while communicating: CUDA's error {status}")
+        return status == 0
 
     def wait(self, token: Token) -> None:
         with self._calls("waiting for other ranks"):

@@ -187,7 +187,9 @@ def test_failures_are_sentences_and_leave_no_group_open(joined):
     joined.nccl.fails = "check_async_error"
     with pytest.raises(LaunchError, match="failed while communicating"):
         joined.done(joined.mark())
-    joined.nccl.fails = ""
+    joined.nccl.fails, joined.nccl.queries = "", [1]
+    with pytest.raises(LaunchError, match="^cuda:0 failed while communicating: CUDA's error 1$"):
+        joined.done(joined.mark())
     joined.abort()
     assert joined.nccl.calls[-1] == ("abort",)
     with pytest.raises(DriverError, match="it has joined no job, or the job was given up"):

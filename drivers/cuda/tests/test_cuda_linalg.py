@@ -7,12 +7,13 @@ Not here: ``pg.linalg``, whose tests run on every device present.
 import numpy as np
 import pytest
 
-from polygrad.driver import DriverUnavailable, Ref
+from polygrad.driver import DriverUnavailable
 from polygrad_cuda.driver import CudaDriver
 
 DTYPES = {"float32": 3e-4, "float64": 1e-10}
 KINDS = [(dtype, complex_) for dtype in DTYPES for complex_ in (False, True)]
 BATCHES = [(), (3,), (2, 2)]
+OFFSET = 0  # of operands, where a test does not go through several
 
 
 @pytest.fixture(scope="module")
@@ -24,33 +25,6 @@ def driver():
         pytest.skip(f"not run: needs an NVIDIA GPU ({error})")
     yield opened
     opened.close()
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(7)
-
-
-def ref(driver, array, offset=0):
-    array = np.ascontiguousarray(array)
-    block = driver.allocate((array.size + offset) * array.itemsize)
-    made = Ref(block, offset, array.shape, tuple(s // array.itemsize for s in array.strides), array.dtype.name)
-    driver.op_write([made], [], {"data": memoryview(array.reshape(-1).view(np.uint8))})
-    return made
-
-
-def call(driver, name, results, operands, offset=0, **attrs):
-    ins = [ref(driver, x, offset) for x in operands]
-    outs = [ref(driver, np.full(shape, 77.0, operands[0].dtype)) for shape in results]
-    getattr(driver, f"op_{name}")(outs, ins, attrs)
-    found = []
-    for made in outs:
-        out = np.empty(made.shape, made.dtype)
-        driver.op_read([], [made], {"into": memoryview(out.reshape(-1).view(np.uint8))})
-        found.append(out)
-    for made in (*ins, *outs):
-        driver.free(made.handle)
-    return found
 
 
 def parts(x, dtype, complex_):
@@ -77,12 +51,12 @@ def adjoint(x):
 @pytest.mark.parametrize(("dtype", "complex_"), KINDS)
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (4, 3), (40, 5)])
-def test_systems(driver, dtype, complex_, batch, n, m, rng):
+def test_systems(call, driver, dtype, complex_, batch, n, m, rng):
     a, b = drawn(rng, complex_, *batch, n, n) + 3 * n**0.5 * np.eye(n), drawn(rng, complex_, *batch, n, m)
     given = [parts(v, dtype, complex_) for v in (a, b)]
     for name, attrs in (("solve", {}), ("triangular_solve", {"upper": True}), ("triangular_solve", {"upper": False})):
         for offset in (0, 1):
-            (x,) = call(driver, name, [given[1].shape], given, offset, complex=complex_, **attrs)
+            (x,) = call(name, [given[1].shape], given, offset, complex=complex_, **attrs)
             read = a if not attrs else np.triu(a) if attrs["upper"] else np.tril(a)
             want = np.linalg.solve(read, b)
             np.testing.assert_allclose(whole(x, complex_), want, atol=DTYPES[dtype] * 10 * np.abs(want).max())
@@ -91,19 +65,19 @@ def test_systems(driver, dtype, complex_, batch, n, m, rng):
 @pytest.mark.parametrize(("dtype", "complex_"), KINDS)
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("n", [1, 5, 40])
-def test_factors_and_determinants(driver, dtype, complex_, batch, n, rng):
+def test_factors_and_determinants(call, driver, dtype, complex_, batch, n, rng):
     x = drawn(rng, complex_, *batch, n, n)
     a = x @ adjoint(x) + n * np.eye(n)
     given = parts(np.tril(a) + 100 * np.triu(np.ones((n, n)), 1), dtype, complex_)
-    (low,) = call(driver, "cholesky", [given.shape], [given], complex=complex_)
+    (low,) = call("cholesky", [given.shape], [given], complex=complex_)
     low = whole(low, complex_)
     assert (np.triu(low, 1) == 0).all()
     assert np.abs(low @ adjoint(low) - a).max() < DTYPES[dtype] * np.abs(a).max()
     wide = (x / np.sqrt(n)).reshape(-1, n, n)
     count = len(wide)
-    sign, size = call(driver, "slogdet", [shape_of(complex_, count), (count,)], [parts(wide, dtype, complex_)],
+    sign, size = call("slogdet", [shape_of(complex_, count), (count,)], [parts(wide, dtype, complex_)],
                       complex=complex_)  # fmt: skip
-    (det,) = call(driver, "det", [shape_of(complex_, count)], [parts(wide, dtype, complex_)], complex=complex_)
+    (det,) = call("det", [shape_of(complex_, count)], [parts(wide, dtype, complex_)], complex=complex_)
     want = np.linalg.slogdet(wide)
     np.testing.assert_allclose(whole(sign, complex_), want.sign, atol=20 * n * DTYPES[dtype])
     np.testing.assert_allclose(size, want.logabsdet, atol=20 * n * DTYPES[dtype])
@@ -115,16 +89,16 @@ def test_factors_and_determinants(driver, dtype, complex_, batch, n, rng):
 @pytest.mark.parametrize(("dtype", "complex_"), KINDS)
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("n", [1, 5, 40])
-def test_eigenvalues(driver, dtype, complex_, batch, n, rng):
+def test_eigenvalues(call, driver, dtype, complex_, batch, n, rng):
     x = drawn(rng, complex_, *batch, n, n)
     a, limit = x + adjoint(x), DTYPES[dtype] * n
     given = parts(np.tril(a), dtype, complex_)
     attrs = {"complex": complex_, "vectors": True}
-    w, v = call(driver, "eigh", [(*batch, n), given.shape], [given], **attrs)
+    w, v = call("eigh", [(*batch, n), given.shape], [given], **attrs)
     v = whole(v, complex_)
     np.testing.assert_allclose(w, np.linalg.eigvalsh(a), atol=limit * np.abs(a).max())
     assert np.abs((v * w[..., None, :]) @ adjoint(v) - a).max() < limit * np.abs(a).max()
-    (values,) = call(driver, "eigh", [(*batch, n)], [given], **attrs | {"vectors": False})
+    (values,) = call("eigh", [(*batch, n)], [given], **attrs | {"vectors": False})
     np.testing.assert_allclose(values, w, atol=limit * np.abs(a).max())
     if "eig" not in driver.described.ops:
         return
@@ -139,7 +113,7 @@ def test_eigenvalues(driver, dtype, complex_, batch, n, rng):
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (5, 3), (3, 5), (40, 36)])
 @pytest.mark.parametrize("full", [False, True])
-def test_singular_values_and_orthogonal_factors(driver, dtype, complex_, batch, m, n, full, rng):
+def test_singular_values_and_orthogonal_factors(call, driver, dtype, complex_, batch, m, n, full, rng):
     a, k, limit = drawn(rng, complex_, *batch, m, n), min(m, n), DTYPES[dtype] * max(m, n)
     given = parts(a, dtype, complex_)
     attrs = {"complex": complex_, "full": full}
@@ -148,12 +122,12 @@ def test_singular_values_and_orthogonal_factors(driver, dtype, complex_, batch, 
         (*batch, k),
         shape_of(complex_, *batch, n if full else k, n),
     ]
-    u, s, vh = call(driver, "svd", shapes, [given], vectors=True, **attrs)
+    u, s, vh = call("svd", shapes, [given], vectors=True, **attrs)
     u, vh = whole(u, complex_), whole(vh, complex_)
     np.testing.assert_allclose(s, np.linalg.svd(a, compute_uv=False), atol=limit)
     assert np.abs((u[..., :k] * s[..., None, :]) @ vh[..., :k, :] - a).max() < limit
     assert np.abs(adjoint(u) @ u - np.eye(u.shape[-1])).max() < limit
-    (values,) = call(driver, "svd", [(*batch, k)], [given], vectors=False, **attrs)
+    (values,) = call("svd", [(*batch, k)], [given], vectors=False, **attrs)
     np.testing.assert_allclose(values, s, atol=limit)
     inner = m if full else k
     q, r = call(
@@ -165,33 +139,33 @@ def test_singular_values_and_orthogonal_factors(driver, dtype, complex_, batch, 
     assert (np.tril(r, -1) == 0).all()
 
 
-def test_bad_matrices_harm_no_other_of_their_stack(driver):
+def test_bad_matrices_harm_no_other_of_their_stack(call, driver):
     a = np.stack([np.eye(2), [[1.0, 2.0], [2.0, 1.0]], np.ones((2, 2)), 4 * np.eye(2)])
-    (low,) = call(driver, "cholesky", [a.shape], [a], complex=False)
+    (low,) = call("cholesky", [a.shape], [a], complex=False)
     assert np.isnan(low[1]).all()
     assert low[3].tolist() == [[2, 0], [0, 2]]
-    (x,) = call(driver, "solve", [a.shape], [a, np.stack([np.eye(2)] * 4)], complex=False)
+    (x,) = call("solve", [a.shape], [a, np.stack([np.eye(2)] * 4)], complex=False)
     assert not np.isfinite(x[2]).all()
     np.testing.assert_allclose(x[3], np.eye(2) / 4)
-    sign, size = call(driver, "slogdet", [(4,), (4,)], [a], complex=False)
+    sign, size = call("slogdet", [(4,), (4,)], [a], complex=False)
     assert sign.tolist() == [1, -1, 0, 1]
     assert size[2] == -np.inf
-    (alone,) = call(driver, "cholesky", [(2, 2)], [a[1]], complex=False)
+    (alone,) = call("cholesky", [(2, 2)], [a[1]], complex=False)
     assert np.isnan(alone).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [1, 2, 12, 97, 1024])
 @pytest.mark.parametrize("offset", [0, 1])
-def test_transforms(driver, dtype, n, offset, rng):
+def test_transforms(call, driver, dtype, n, offset, rng):
     x = rng.standard_normal((2, 3, n, 2)).astype(dtype)
     z, limit = x[..., 0] + 1j * x[..., 1].astype(np.float64), DTYPES[dtype] * n**0.5
     for inverse in (False, True):
-        (y,) = call(driver, "fft", [x.shape], [x], offset, inverse=inverse)
+        (y,) = call("fft", [x.shape], [x], offset, inverse=inverse)
         want = np.fft.ifft(z, norm="forward") if inverse else np.fft.fft(z)
         np.testing.assert_allclose(whole(y, True), want, atol=limit)
     real = np.ascontiguousarray(x[..., 0])
-    (half,) = call(driver, "rfft", [(2, 3, n // 2 + 1, 2)], [real], offset)
+    (half,) = call("rfft", [(2, 3, n // 2 + 1, 2)], [real], offset)
     np.testing.assert_allclose(whole(half, True), np.fft.rfft(real), atol=limit)
-    (back,) = call(driver, "irfft", [(2, 3, n)], [half], offset, n=n)
+    (back,) = call("irfft", [(2, 3, n)], [half], offset, n=n)
     np.testing.assert_allclose(back, n * real, atol=limit * n**0.5)

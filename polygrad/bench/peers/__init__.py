@@ -1,7 +1,7 @@
 """Libraries that take part: what each is called, what it needs, and what it may be asked.
 
 Here: the list, and the interface of an adapter.
-Not here: the adapters, a module each, which alone import their library.
+Not here: the adapters, a module each, here or in `foreign/`, which alone import their library.
 """
 
 import importlib.util
@@ -50,7 +50,7 @@ class Peer:
     name : str
         What the command line and the tables call it.
     module, mode : str
-        The adapter in this folder, and what it is told.
+        The adapter's module, and what it is told.
     package : str
         What has to be installed.
     places : tuple of str
@@ -68,31 +68,47 @@ class Peer:
     places: tuple[Place, ...] = ("cpu",)
     usual: bool = True
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
-    library: str = ""
 
     def found(self) -> bool:
         """Return whether its package is installed; nothing is imported."""
         return importlib.util.find_spec(self.package) is not None
 
 
-OWN = {
-    peer.name: peer
-    for peer in (
-        Peer("polygrad", "polygrad_arrays", "plain", "polygrad", ("cpu", "nvidia", "other"), library="polygrad"),
-        Peer("polygrad.compile", "polygrad_arrays", "compile", "polygrad", ("cpu", "nvidia", "other"), library="polygrad"),
-    )
-}
-PEERS = {
-    peer.name: peer
-    for peer in (
-        Peer("torch", "torch_tensors", "eager", "torch", ("cpu", "nvidia"), library="torch"),
-        Peer("torch.pool", "torch_tensors", "eager", "torch", environment={"GLIBC_TUNABLES": KEPT_MEMORY}, library="torch"),
-        Peer("torch.compile", "torch_tensors", "compile", "torch", ("cpu", "nvidia"), usual=False, library="torch"),
-        Peer("jax.jit", "jax_arrays", "jit", "jax", ("cpu", "nvidia"), library="jax"),
-        Peer("tinygrad", "tinygrad_tensors", "jit", "tinygrad", usual=False, environment={"DEV": "CPU", "TRAINING": "1"}, library="tinygrad"),
-        Peer("cupy", "cupy_arrays", "plain", "cupy", ("nvidia",), library="cupy"),
-        Peer("numpy", "numpy_arrays", "plain", "numpy", usual=False, library="numpy"),
-        Peer("numpy.block", "numpy_arrays", "block", "numpy", library="numpy"),
-        Peer("netcl", "netcl_tensors", "plain", "netcl", usual=False, library="netcl"),
-    )
-}  # fmt: skip
+_HERE, _FOREIGN = "polygrad.bench.peers.", "polygrad.bench.foreign."
+
+
+def place_of(driver: str, kind: str, vendor: str) -> Place:
+    """Return what hardware a device of polygrad is, from what its driver says of it.
+
+    >>> place_of("opencl", "gpu", "NVIDIA Corporation"), place_of("opencl", "cpu", "AuthenticAMD")
+    ('nvidia', 'cpu')
+    """
+    if driver == "cpu" or "cpu" in kind.lower():
+        return "cpu"
+    return "nvidia" if "nvidia" in vendor.lower() else "other"
+
+
+def _named(*peers: Peer) -> dict[str, Peer]:
+    return {peer.name: peer for peer in peers}
+
+
+_ANY: tuple[Place, ...] = ("cpu", "nvidia", "other")
+_BOTH: tuple[Place, ...] = ("cpu", "nvidia")
+_POOL = {"GLIBC_TUNABLES": KEPT_MEMORY}
+_TINY = {"DEV": "CPU", "TRAINING": "1"}
+
+OWN = _named(
+    Peer("polygrad", _HERE + "polygrad_arrays", "plain", "polygrad", _ANY),
+    Peer("polygrad.compile", _HERE + "polygrad_arrays", "compile", "polygrad", _ANY),
+)
+PEERS = _named(
+    Peer("torch", _FOREIGN + "torch_tensors", "eager", "torch", _BOTH),
+    Peer("torch.pool", _FOREIGN + "torch_tensors", "eager", "torch", environment=_POOL),
+    Peer("torch.compile", _FOREIGN + "torch_tensors", "compile", "torch", _BOTH, usual=False),
+    Peer("jax.jit", _FOREIGN + "jax_arrays", "jit", "jax", _BOTH),
+    Peer("tinygrad", _FOREIGN + "tinygrad_tensors", "jit", "tinygrad", usual=False, environment=_TINY),
+    Peer("cupy", _FOREIGN + "cupy_arrays", "plain", "cupy", ("nvidia",)),
+    Peer("numpy", _HERE + "numpy_arrays", "plain", "numpy", usual=False),
+    Peer("numpy.block", _HERE + "numpy_arrays", "block", "numpy"),
+    Peer("netcl", _FOREIGN + "netcl_tensors", "plain", "netcl", usual=False),
+)

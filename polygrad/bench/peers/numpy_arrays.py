@@ -6,8 +6,9 @@ Not here: the blocks themselves, gradients included (`numpy_blocks.py`).
 It is no library of gradients: "numpy.block" shows what a driver made of NumPy can reach.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ class Adapter:
             given.insert(0, inputs.cotangent(work.out))
         return lambda: maths.results(function(*given))
 
-    def _over(self, pieces: list[Callable[[], None]]) -> None:
+    def _over(self, pieces: Sequence[Callable[[], None]]) -> None:
         """Run the pieces, on threads if there are several."""
         if len(pieces) == 1 or self.threads == 1:
             for piece in pieces:
@@ -127,7 +128,7 @@ class Adapter:
                 given = None if cotangent is None else cotangent[part]
                 block.run(rows[part], weights, given, [o[part] for o in outs], temporary, own)
 
-        pieces = [lambda number=number, span=span: share(number, span) for number, span in enumerate(shares)]
+        pieces = [partial(share, number, span) for number, span in enumerate(shares)]
         shaped = [o.reshape(x.shape) if o.shape == rows.shape else o for o in outs]
 
         def call() -> Any:
@@ -148,10 +149,10 @@ class Adapter:
 
         def share(number: int, span: range) -> None:
             for k, a, b in jobs[span.start : span.stop]:
-                own = [group[k][a:b] for group in (*flat, *moments)]
-                adamw_block(*own, [s[: b - a] for s in scratch[number]], count[0])
+                p, g, m, v = (group[k][a:b] for group in (*flat, *moments))
+                adamw_block(p, g, m, v, [s[: b - a] for s in scratch[number]], count[0])
 
-        pieces = [lambda number=number, span=span: share(number, span) for number, span in enumerate(shares)]
+        pieces = [partial(share, number, span) for number, span in enumerate(shares)]
 
         def call() -> Any:
             count[0] += 1

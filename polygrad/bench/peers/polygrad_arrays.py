@@ -9,34 +9,33 @@ from typing import Any
 
 import polygrad as pg
 from polygrad.bench import inputs, maths
-from polygrad.bench.peers import Place, Step
+from polygrad.bench.peers import Step, place_of
 from polygrad.bench.peers.graph_costs import graph_cost
-from polygrad.bench.work import MLP_WIDTHS, Work
+from polygrad.bench.work import MLP_WIDTHS, SHOWN, Work
 from polygrad.driver.binding import open_device
 from polygrad.driver.loader import REGISTRY
 from polygrad.runtime.devices import state
 
+F: Any = pg.nn.functional  # made when it is imported
 Values = dict[str, Any]
 
 
 def _functions() -> dict[str, maths.Function]:
-    nn = pg.nn
-
     def causal_softmax(s: Any) -> Any:
         rows, columns = s.shape[-2:]
         mask = pg.arange(columns)[None, :] <= pg.arange(rows)[:, None]
-        return nn.functional.softmax(pg.where(mask, s, -pg.inf), axis=-1)
+        return F.softmax(pg.where(mask, s, -pg.inf), axis=-1)
 
     return maths.functions(pg) | {
-        "softmax": lambda x: nn.functional.softmax(x, axis=-1),
-        "logsumexp": lambda x: nn.functional.logsumexp(x, axis=-1),
+        "softmax": lambda x: F.softmax(x, axis=-1),
+        "logsumexp": lambda x: F.logsumexp(x, axis=-1),
         "rmsnorm_builtin": lambda x, w: pg.rms_norm(x, w, eps=maths.EPSILON),
         "layernorm_builtin": lambda x, w, b: pg.layer_norm(x, w, b, eps=maths.EPSILON),
-        "swiglu": lambda a, b: nn.functional.silu(a) * b,
+        "swiglu": lambda a, b: F.silu(a) * b,
         "causal_softmax": causal_softmax,
-        "cross_entropy": lambda scores, targets: nn.functional.cross_entropy(scores, targets),
-        "attention": lambda q, k, v: nn.scaled_dot_product_attention(q, k, v, is_causal=True),
-        "take": lambda table, index: nn.functional.embedding(index, table),
+        "cross_entropy": lambda scores, targets: F.cross_entropy(scores, targets),
+        "attention": lambda q, k, v: pg.nn.scaled_dot_product_attention(q, k, v, is_causal=True),
+        "take": lambda table, index: F.embedding(index, table),
         "cumsum": lambda x: pg.cumulative_sum(x, axis=0),
         "sort": lambda x: pg.sort(x),
     }
@@ -59,18 +58,19 @@ def _heads(x: Any, heads: int) -> Any:
     return pg.permute_dims(pg.reshape(x, (batch, positions, heads, dim // heads)), (0, 2, 1, 3))
 
 
-def _attended(q: Any, k: Any, v: Any, heads: int) -> Any:
-    out = pg.nn.scaled_dot_product_attention(_heads(q, heads), _heads(k, heads), _heads(v, heads), is_causal=True)
-    return pg.reshape(pg.permute_dims(out, (0, 2, 1, 3)), q.shape)
+def _attended(parts: Any, heads: int) -> Any:
+    q, k, v = (_heads(part, heads) for part in parts)
+    out = pg.nn.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return pg.reshape(pg.permute_dims(out, (0, 2, 1, 3)), parts[0].shape)
 
 
 def _gpt(p: Values, x: Any, settings: Any) -> Any:
     dim, heads = settings["dim"], settings["heads"]
-    h = pg.nn.functional.embedding(x, p["tokens"]) + p["positions"]
+    h = F.embedding(x, p["tokens"]) + p["positions"]
     for k in range(settings["layers"]):
         n = pg.layer_norm(h, p[f"gain1_{k}"], p[f"shift1_{k}"], eps=maths.EPSILON) @ p[f"qkv_{k}"]
-        parts = (n[..., j * dim : (j + 1) * dim] for j in range(3))
-        h = h + _attended(*parts, heads) @ p[f"out_{k}"]
+        parts = [n[..., j * dim : (j + 1) * dim] for j in range(3)]
+        h = h + _attended(parts, heads) @ p[f"out_{k}"]
         n = pg.layer_norm(h, p[f"gain2_{k}"], p[f"shift2_{k}"], eps=maths.EPSILON)
         h = h + pg.gelu(n @ p[f"up_{k}"], approximate="tanh") @ p[f"down_{k}"]
     h = pg.layer_norm(h, p["gain"], p["shift"], eps=maths.EPSILON) @ p["head"]
@@ -78,22 +78,14 @@ def _gpt(p: Values, x: Any, settings: Any) -> Any:
 
 
 def _llama(p: Values, x: Any, settings: Any) -> Any:
-    h = pg.nn.functional.embedding(x, p["tokens"]) + p["positions"]
+    h = F.embedding(x, p["tokens"]) + p["positions"]
     for k in range(settings["layers"]):
         n = pg.rms_norm(h, p[f"gain1_{k}"], eps=maths.EPSILON)
-        parts = (n @ p[f"{name}_{k}"] for name in ("query", "key", "value"))
-        h = h + _attended(*parts, settings["heads"]) @ p[f"out_{k}"]
+        parts = [n @ p[f"{name}_{k}"] for name in ("query", "key", "value")]
+        h = h + _attended(parts, settings["heads"]) @ p[f"out_{k}"]
         n = pg.rms_norm(h, p[f"gain2_{k}"], eps=maths.EPSILON)
         h = h + (pg.silu(n @ p[f"gate_{k}"]) * (n @ p[f"up_{k}"])) @ p[f"down_{k}"]
     return pg.reshape(pg.rms_norm(h, p["gain"], eps=maths.EPSILON) @ p["head"], (-1, settings["vocabulary"]))
-
-
-def place_of(device: str) -> Place:
-    """Return what kind of hardware a device of polygrad is, opening it."""
-    info = open_device(REGISTRY, device).info
-    if info.driver == "cpu" or "cpu" in info.extra.get("kind", "").lower():
-        return "cpu"
-    return "nvidia" if "nvidia" in info.vendor.lower() else "other"
 
 
 class Adapter:
@@ -106,7 +98,8 @@ class Adapter:
         self.device = device
         self.compiled = mode == "compile"
         pg.set_device(device)
-        self.host = place_of(device) == "cpu"
+        info = open_device(REGISTRY, device).info
+        self.host = place_of(info.driver, info.extra.get("kind", ""), info.vendor) == "cpu"
 
     def build(self, work: Work) -> Step | None:
         """Return one call of the work."""
@@ -175,14 +168,16 @@ class Adapter:
                     scores = model(parameters, x)
             else:
                 scores = model(parameters, x)
-            loss = pg.nn.functional.cross_entropy(scores.astype(pg.float32), pg.reshape(y, (-1,)))
+            loss = F.cross_entropy(scores.astype(pg.float32), pg.reshape(y, (-1,)))
             loss.backward()
+            found = (loss.detach(),)
             if stepping:
                 optimiser.step(also=loss)
             else:
                 pg.realize(loss, [p.grad for p in parameters.values()])
+                found += (parameters[SHOWN].grad,)
             optimiser.zero_grad()
-            return (loss.detach(),)
+            return found
 
         return self._wrapped(step, pg.asarray(x), pg.asarray(y))
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from polygrad.driver.ir import ITEMSIZE, Kernel, guards_as_operands, placements
 from polygrad.driver.render.addressing import named_ints
-from polygrad.driver.render.cpu_vector import DEAR
+from polygrad.driver.render.cpu_vector import DEAR, VECTOR
 from polygrad.driver.render.dialect import Dialect
 
 BLOCKS = 128  # vectors of columns in a strip at most: 4 KiB of contiguous memory
@@ -111,7 +111,7 @@ def vector_width(kernel: Kernel) -> int:
     Wider vectors gain little where registers have 32 bytes, and where they have 64, PoCL 3.0 (LLVM 14) does not
     survive them.
     """
-    return 32 // max(4, *(ITEMSIZE[instr.dtype] for instr in kernel.body))
+    return VECTOR // max(4, *(ITEMSIZE[instr.dtype] for instr in kernel.body))
 
 
 @functools.lru_cache(maxsize=4096)

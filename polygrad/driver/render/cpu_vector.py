@@ -10,11 +10,12 @@ Which of them exist at a place is kept in a `Scope`, a dict from (position, is a
 
 from collections.abc import Iterable, Sequence
 
-from polygrad.driver.ir import Instr, Kernel, View
+from polygrad.driver.ir import ITEMSIZE, Instr, Kernel, View
 from polygrad.driver.render.addressing import Addressing, varying
 from polygrad.driver.render.expressions import Expressions
 
 Scope = dict[tuple[int, bool], str]
+VECTOR = 32  # bytes
 
 # Ops whose cost is that of a library routine; a value that needs one is worth keeping rather than computing again.
 DEAR = frozenset(
@@ -23,6 +24,11 @@ DEAR = frozenset(
         "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "pow", "erf", "fmod", "nextafter", "quotient", "modulo",
     }
 )  # fmt: skip
+
+# Of these PoCL has one algorithm for vectors of any length, and another for single elements, which rounds otherwise. An
+# element that stands behind the last vector of a row in one kernel is in the midst of one in another: it is computed as
+# a vector in both, so that a value computed again is the same.
+AS_VECTORS = frozenset({"exp", "exp2", "asin", "acos", "atan", "atan2", "erf", "pow"})
 
 
 class Values:
@@ -85,6 +91,10 @@ class Values:
             return self._iota(instr, vector=vector)
         operands = [self.operand(a, scope, out, vector=vector) for a in instr.args]
         dtypes = [self.kernel.body[a].dtype for a in instr.args]
+        if not vector and self.dialect.vectors and instr.op in AS_VECTORS:
+            width = VECTOR // ITEMSIZE[instr.dtype]
+            operands = [f"({self.dialect.register(instr.dtype, width)})({text})" for text in operands]
+            return self.dialect.element(f"({self.write.instruction(instr, operands, dtypes, width)})", 0)
         return self.write.instruction(instr, operands, dtypes, self.width if vector else 1)
 
     def _iota(self, instr: Instr, *, vector: bool) -> str:

@@ -167,9 +167,7 @@ class Layout:
 
     def start(self, n: int, *, vector: bool) -> str:
         """Return the neutral element of reduction *n*."""
-        return self.values.write.identity(
-            self.kernel.body[n].attr, self.partial_dtype(n), self.width if vector else 1
-        )
+        return self.values.write.identity(self.kernel.body[n].attr, self.partial_dtype(n), self.width if vector else 1)
 
     def step(self, n: int, a: str, b: str, *, vector: bool) -> str:
         """Return two partial results of reduction *n* combined."""
@@ -380,7 +378,8 @@ class Rows(Layout):
                     before.append(f"{self.partial_type(n, vector=True)} {root} = {self.start(n, vector=True)};")
                     after.append(self._taken_in(n, unroll))
                 else:
-                    after += [f"{root} = {self.element_step(n, root, f'a{n}_{u}', vector=True)};" for u in range(1, unroll)]
+                    folded = [self.element_step(n, root, f"a{n}_{u}", vector=True) for u in range(1, unroll)]
+                    after += [f"{root} = {text};" for text in folded]
                 dtype = self.partial_dtype(n)
                 result = self.step(n, result, self.values.fold(root, instr.attr, dtype, after), vector=False)
             after.append(f"const {kind} x{n} = {result};")

@@ -93,8 +93,10 @@ class TorchLibrary(Library):
         return self.hold(value.to(memory(source)).contiguous().view(memory(dtype)), dtype)
 
     def pad(self, value: T, widths: Sequence[tuple[int, int]], fill: bool | int | float) -> T:
-        flat = [width for pair in reversed(widths) for width in pair]
-        return torch.nn.functional.pad(value, flat, value=fill)
+        # Not by torch.nn.functional.pad: its fill is a float64, which has too few bits for an int64.
+        whole = torch.full([a + n + b for n, (a, b) in zip(value.shape, widths, strict=True)], fill, dtype=value.dtype)
+        whole[tuple(slice(a, a + n) for n, (a, _) in zip(value.shape, widths, strict=True))] = value
+        return whole
 
     def first(self, value: T, mask: T) -> int | None:
         return int(value[mask][0]) if mask.any() else None

@@ -1,7 +1,7 @@
 """PyTorch: eager, or `torch.compile` around the forward function or the loss.
 
 Here: the work in PyTorch's own functions; float32 stays float32 (no TF32).
-Not here: the memory allocator's settings of "torch.pool" (`__init__.py`).
+Not here: the memory allocator's settings of "torch.pool" (`peers/__init__.py`).
 
 Compiled training steps use PyTorch's fused optimiser, eager ones its default; "adamw_fastest" is the fused one.
 """
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812  what everybody calls it
 
 from polygrad.bench import inputs, maths
 from polygrad.bench.peers import Step
-from polygrad.bench.work import MLP_WIDTHS, Work
+from polygrad.bench.work import MLP_WIDTHS, SHOWN, Work
 
 Values = dict[str, Any]
 NOT_COMPILED = ("copy", "matmul", "take", "sort", "cumsum", "argmax")  # a library's single call, with nothing to fuse
@@ -55,10 +55,10 @@ def _convnet(p: Values, x: Any) -> Any:
     return torch.addmm(p["b"], x.flatten(1), p["w"])
 
 
-def _attended(q: Any, k: Any, v: Any, heads: int) -> Any:
-    batch, positions, dim = q.shape
-    split = (part.reshape(batch, positions, heads, dim // heads).transpose(1, 2) for part in (q, k, v))
-    out = F.scaled_dot_product_attention(*split, is_causal=True)
+def _attended(parts: Any, heads: int) -> Any:
+    batch, positions, dim = parts[0].shape
+    q, k, v = (part.reshape(batch, positions, heads, dim // heads).transpose(1, 2) for part in parts)
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     return out.transpose(1, 2).reshape(batch, positions, dim)
 
 
@@ -68,7 +68,7 @@ def _gpt(p: Values, x: Any, settings: Any) -> Any:
     for k in range(settings["layers"]):
         n = F.layer_norm(h, (dim,), p[f"gain1_{k}"], p[f"shift1_{k}"], maths.EPSILON)
         parts = (n @ p[f"qkv_{k}"]).split(dim, -1)
-        h = h + _attended(*parts, settings["heads"]) @ p[f"out_{k}"]
+        h = h + _attended(parts, settings["heads"]) @ p[f"out_{k}"]
         n = F.layer_norm(h, (dim,), p[f"gain2_{k}"], p[f"shift2_{k}"], maths.EPSILON)
         h = h + F.gelu(n @ p[f"up_{k}"], approximate="tanh") @ p[f"down_{k}"]
     h = F.layer_norm(h, (dim,), p["gain"], p["shift"], maths.EPSILON)
@@ -80,8 +80,8 @@ def _llama(p: Values, x: Any, settings: Any) -> Any:
     h = F.embedding(x, p["tokens"]) + p["positions"]
     for k in range(settings["layers"]):
         n = F.rms_norm(h, (dim,), p[f"gain1_{k}"], maths.EPSILON)
-        parts = (n @ p[f"{name}_{k}"] for name in ("query", "key", "value"))
-        h = h + _attended(*parts, settings["heads"]) @ p[f"out_{k}"]
+        parts = [n @ p[f"{name}_{k}"] for name in ("query", "key", "value")]
+        h = h + _attended(parts, settings["heads"]) @ p[f"out_{k}"]
         n = F.rms_norm(h, (dim,), p[f"gain2_{k}"], maths.EPSILON)
         h = h + (F.silu(n @ p[f"gate_{k}"]) * (n @ p[f"up_{k}"])) @ p[f"down_{k}"]
     return (F.rms_norm(h, (dim,), p["gain"], maths.EPSILON) @ p["head"]).view(-1, settings["vocabulary"])
@@ -172,7 +172,8 @@ class Adapter:
             loss.backward()
             if stepping:
                 optimiser.step()
-            return (loss.detach(),)
+                return (loss.detach(),)
+            return loss.detach(), parameters[SHOWN].grad
 
         return step
 

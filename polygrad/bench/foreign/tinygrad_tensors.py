@@ -115,7 +115,7 @@ class Adapter:
         if work.wrt:
             tensors.append(Tensor(inputs.cotangent(work.out)).realize())
 
-        @TinyJit
+        @TinyJit  # type: ignore[untyped-decorator]
         def call(*tensors: Any) -> Any:
             if work.wrt:
                 *given, cotangent = tensors
@@ -134,7 +134,7 @@ class Adapter:
         grads = [Tensor(g).realize() for g in given]
         optimiser = _adamw(parameters)
 
-        @TinyJit
+        @TinyJit  # type: ignore[untyped-decorator]
         def once() -> Any:
             for parameter, grad in zip(parameters, grads, strict=True):
                 parameter.grad = grad
@@ -149,7 +149,7 @@ class Adapter:
         x, y = Tensor(x).realize(), Tensor(y.reshape(-1)).realize()
         optimiser = _adamw(list(parameters.values()))
 
-        @TinyJit
+        @TinyJit  # type: ignore[untyped-decorator]
         def step(x: Any, y: Any) -> Any:
             optimiser.zero_grad()
             loss = model(parameters, x).sparse_categorical_crossentropy(y).backward()

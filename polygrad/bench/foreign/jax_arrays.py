@@ -14,7 +14,7 @@ from jax import lax, nn
 
 from polygrad.bench import inputs, maths
 from polygrad.bench.peers import Step
-from polygrad.bench.work import MLP_WIDTHS, Work
+from polygrad.bench.work import MLP_WIDTHS, SHOWN, Work
 
 Values = dict[str, Any]
 
@@ -65,10 +65,10 @@ def _convnet(p: Values, x: Any) -> Any:
     return x.reshape(x.shape[0], -1) @ p["w"] + p["b"]
 
 
-def _attended(q: Any, k: Any, v: Any, heads: int) -> Any:
-    batch, positions, dim = q.shape
-    split = (part.reshape(batch, positions, heads, dim // heads) for part in (q, k, v))
-    return nn.dot_product_attention(*split, is_causal=True).reshape(batch, positions, dim)
+def _attended(parts: Any, heads: int) -> Any:
+    batch, positions, dim = parts[0].shape
+    q, k, v = (part.reshape(batch, positions, heads, dim // heads) for part in parts)
+    return nn.dot_product_attention(q, k, v, is_causal=True).reshape(batch, positions, dim)
 
 
 def _gpt(p: Values, x: Any, settings: Any) -> Any:
@@ -76,7 +76,7 @@ def _gpt(p: Values, x: Any, settings: Any) -> Any:
     h = p["tokens"][x] + p["positions"]
     for k in range(settings["layers"]):
         n = norm(h, p[f"gain1_{k}"], p[f"shift1_{k}"])
-        h = h + _attended(*jnp.split(n @ p[f"qkv_{k}"], 3, -1), settings["heads"]) @ p[f"out_{k}"]
+        h = h + _attended(jnp.split(n @ p[f"qkv_{k}"], 3, -1), settings["heads"]) @ p[f"out_{k}"]
         n = norm(h, p[f"gain2_{k}"], p[f"shift2_{k}"])
         h = h + nn.gelu(n @ p[f"up_{k}"]) @ p[f"down_{k}"]
     return (norm(h, p["gain"], p["shift"]) @ p["head"]).reshape(-1, settings["vocabulary"])
@@ -87,8 +87,8 @@ def _llama(p: Values, x: Any, settings: Any) -> Any:
     h = p["tokens"][x] + p["positions"]
     for k in range(settings["layers"]):
         n = norm(h, p[f"gain1_{k}"])
-        parts = (n @ p[f"{name}_{k}"] for name in ("query", "key", "value"))
-        h = h + _attended(*parts, settings["heads"]) @ p[f"out_{k}"]
+        parts = [n @ p[f"{name}_{k}"] for name in ("query", "key", "value")]
+        h = h + _attended(parts, settings["heads"]) @ p[f"out_{k}"]
         n = norm(h, p[f"gain2_{k}"])
         h = h + (nn.silu(n @ p[f"gate_{k}"]) * (n @ p[f"up_{k}"])) @ p[f"down_{k}"]
     return (norm(h, p["gain"]) @ p["head"]).reshape(-1, settings["vocabulary"])
@@ -177,7 +177,7 @@ class Adapter:
             def plain() -> Any:
                 loss, grads = compiled(parameters, x, y)
                 jax.block_until_ready(grads)
-                return (loss,)
+                return loss, grads[SHOWN]
 
             return plain
 

@@ -1,0 +1,1 @@
+"""The benchmarks that asv runs for each commit (`asv.conf.json`)."""
