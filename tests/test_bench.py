@@ -409,6 +409,14 @@ def test_tables_are_aligned_and_say_what_failed(capsys):
     assert "torch.pool failed at 1 pieces of work, the first of them exp: no answer in 4 s" in said
 
 
+def test_a_narrow_terminal_loses_the_least_important_columns():
+    table = tables.Table("Results", tables.COLUMNS, [["w" * 20, "c" * 20, *(["1" * 8] * 6), "failed: " + "x" * 90]])
+    assert list(tables.fitting(table, 130).columns) == list(tables.COLUMNS)
+    narrow = tables.fitting(table, 100)
+    assert list(narrow.columns) == ["work", "contender", "median", "ceiling", "ratio", ""]
+    assert narrow.heading == "Results; no room for: rate, memory, first"
+
+
 def test_a_picture_has_a_bar_for_each_ratio(tmp_path):
     pytest.importorskip("matplotlib", reason="not run: needs matplotlib")
     rows = judged([row("polygrad cpu:0", 0.02), row("jax.jit", 0.4), row("torch.pool", 0.04)])

@@ -348,7 +348,8 @@ def test_another_vocabulary_is_refused(corpus, trained, tmp_path, capsys):
     assert f"{trained} was trained with another vocabulary; give its corpus with --data" in said
     said = refused(capsys, "generate", "--out", trained, "--tokenizer", other / "tokenizer.json")
     assert "the model was trained with another vocabulary" in said
-    similar = ["--vocab-size", 260, "--source", STDLIB / "email"]
+    (tmp_path / "text").write_text("qz zq qqzz\n" * 3000)
+    similar = ["--vocab-size", 260, "--source", tmp_path / "text"]
     assert command("tokenize", "--out", tmp_path / "similar", *similar) == 0
     said = refused(capsys, "generate", "--out", trained, "--tokenizer", tmp_path / "similar" / "tokenizer.json")
     assert "the model was trained with another vocabulary" in said

@@ -28,8 +28,10 @@ def ratio(value: float) -> str:
 
     >>> ratio(0.8), ratio(0.0123), ratio(37.2), ratio(371.2)
     ('x0.80', 'x0.012', 'x37.2', 'x371')
+    >>> ratio(12.0), ratio(1234.0)
+    ('x12.0', 'x1.23e+03')
     """
-    return f"x{value:.2f}" if 0.1 <= value < 10 else f"x{value:.2g}" if value < 10 else f"x{value:.3g}"  # noqa: PLR2004  digits
+    return f"x{value:.2f}" if 0.1 <= value < 10 else f"x{value:.2g}" if value < 10 else f"x{value:#.3g}".rstrip(".")  # noqa: PLR2004  digits
 
 
 def percent(share: float) -> str:

@@ -12,8 +12,10 @@ from polygrad.bench import quantities
 from polygrad.bench.judging import Ceiling, Verdict
 from polygrad.bench.rounds import Row
 
-COLUMNS = ("work", "contender", "median", "rate", "of ceiling", "ratio", "memory", "first calls", "")
+COLUMNS = ("work", "contender", "median", "rate", "ceiling", "ratio", "memory", "first", "")
 _LEFT = ("work", "contender", "group", "")
+_LEAST = ("first", "memory", "rate", "ceiling")  # what is left out first where there is no room
+_NOTE, _GAP = 16, 2  # characters: of a note that may be wrapped, between columns
 
 
 class Table(NamedTuple):
@@ -63,13 +65,17 @@ def results(verdict: Verdict) -> Table:
 
 
 def means(verdict: Verdict) -> Table:
-    """Return the table of geometric means: a line a group, a column a contender."""
-    names = list(dict.fromkeys(mean.contender for mean in verdict.means))
-    groups = list(dict.fromkeys(mean.group for mean in verdict.means))
-    found = {(m.group, m.contender): f"{quantities.ratio(m.ratio)} ({m.count})" for m in verdict.means}
-    lines: list[Sequence[str]] = [[g, *(found.get((g, n), "") for n in names)] for g in groups]
-    heading = f"Geometric means of ratios to {verdict.reference} (of how many pieces of work)"
-    return Table(heading, ["group", *names], lines)
+    """Return the table of geometric means."""
+    lines: list[Sequence[str]] = []
+    last = ""
+    for mean in verdict.means:
+        first = mean.group != last
+        if first and lines:
+            lines.append(())
+        lines.append([mean.group if first else "", mean.contender, quantities.ratio(mean.ratio), str(mean.count)])
+        last = mean.group
+    heading = f"Geometric means of ratios to {verdict.reference}"
+    return Table(heading, ("group", "contender", "ratio", "works"), lines)
 
 
 def summary(verdict: Verdict) -> list[str]:
@@ -103,12 +109,16 @@ def summary(verdict: Verdict) -> list[str]:
     return said
 
 
+def _widths(table: Table) -> list[int]:
+    return [
+        max([len(name), *(len(line[k]) for line in table.lines if len(line) > k)])
+        for k, name in enumerate(table.columns)
+    ]
+
+
 def write_plain(table: Table, file: TextIO) -> None:
     """Write a table in columns of spaces."""
-    columns = table.columns
-    widths = [
-        max(len(columns[k]), *(len(line[k]) for line in table.lines if len(line) > k), 0) for k in range(len(columns))
-    ]
+    columns, widths = table.columns, _widths(table)
     file.write(f"\n{table.heading}\n\n")
     for line in [columns, *table.lines]:
         cells = [
@@ -118,14 +128,32 @@ def write_plain(table: Table, file: TextIO) -> None:
         file.write("  ".join(cells).rstrip() + "\n")
 
 
+def fitting(table: Table, room: int) -> Table:
+    """Return the table without the columns that find no room, the least important left out first."""
+    widths = _widths(table)
+    if not table.columns[-1]:
+        widths[-1] = min(widths[-1], _NOTE)  # which may take several lines
+    kept = list(range(len(widths)))
+    for name in _LEAST:
+        if sum(widths[k] for k in kept) + _GAP * len(kept) <= room:
+            break
+        kept = [k for k in kept if table.columns[k] != name]
+    left_out = [name for k, name in enumerate(table.columns) if k not in kept]
+    heading = f"{table.heading}; no room for: {', '.join(left_out)}" if left_out else table.heading
+    return Table(
+        heading, [table.columns[k] for k in kept], [[line[k] for k in kept] if line else () for line in table.lines]
+    )
+
+
 def _write_rich(table: Table, console: Any) -> None:
     from rich import box  # noqa: PLC0415  an optional package
     from rich.table import Table as RichTable  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    drawn = RichTable(title=table.heading, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    table = fitting(table, console.width)
+    drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
     for name in table.columns:
-        drawn.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=name != "")
+        drawn.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=bool(name))
     for line in table.lines:
         if not line:
             drawn.add_section()
@@ -133,6 +161,7 @@ def _write_rich(table: Table, console: Any) -> None:
         notes = line[-1]
         style = "bold green" if "fastest" in notes else "red" if "DIFFER" in notes or "failed" in notes else ""
         drawn.add_row(*(Text(cell, style=style if k else "bold") for k, cell in enumerate(line)))
+    console.print(f"\n{table.heading}", style="italic", highlight=False)
     console.print(drawn)
 
 
