@@ -189,7 +189,7 @@ def test_a_run_measures_prints_and_writes(tmp_path, capsys):
     assert "Ceiling of cpu: copy" in said
     assert absent is None or "Not installed, so not measured: cupy." in said
     run = json.loads(target.read_text())
-    assert (run["format"], run["version"], run["reference"]) == ("polygrad-bench", 1, "numpy.block")
+    assert (run["format"], run["version"], run["references"]) == ("polygrad-bench", 1, {"cpu": "numpy.block"})
     rows = {(r["work"], r["contender"]): r for r in run["rows"]}
     assert len(rows) == 2 * 3 + 3
     for row in rows.values():
@@ -314,7 +314,7 @@ def row(name, seconds, results=(1.0,), piece="exp", **more):
 
 
 def judged(rows, reference="torch.pool"):
-    judging.judge_work(rows, reference, {"cpu": judging.Ceiling(copy=1e10)})
+    judging.judge_work(rows, {"cpu": reference}, {"cpu": judging.Ceiling(copy=1e10)})
     return rows
 
 
@@ -345,7 +345,7 @@ def test_means_are_geometric_and_leave_out_what_stands_apart():
     rows = judged([row("polygrad cpu:0", 0.02), row("polygrad opencl:0", 0.01), row("torch.pool", 0.04)])
     rows += judged([row("polygrad cpu:0", 0.02, piece="tanh"), row("torch.pool", 0.01, piece="tanh")])
     rows += judged([row("polygrad cpu:0", 9.0, piece="add1_fwd"), row("torch.pool", 0.01, piece="add1_fwd")])
-    verdict = judging.conclude(rows, "torch.pool", {})
+    verdict = judging.conclude(rows, {"cpu": "torch.pool"}, {})
     found = {(m.group, m.contender): (m.ratio, m.count) for m in verdict.means}
     assert found[judging.OVERALL, "polygrad cpu:0"] == (pytest.approx(1.0), 2)
     assert found[judging.OVERALL, judging.BEST] == (pytest.approx(0.5**0.5), 2)
@@ -380,13 +380,16 @@ def test_libraries_run_where_the_devices_are():
     )
     names = [c.name for c in found]
     assert names == ["polygrad cpu:0", "polygrad opencl:0", "polygrad cuda:0", "torch", "torch nvidia", "cupy nvidia"]
-    assert judging.reference_among(names) == "torch"
+    assert judging.references_of(found) == {"cpu": "torch", "nvidia": "torch nvidia"}
+    assert judging.references_of(found, "cupy") == {"cpu": "torch", "nvidia": "cupy nvidia"}
+    verdict = judging.conclude([], judging.references_of(found), {})
+    assert verdict.reference == "torch on cpu, torch nvidia on nvidia"
 
 
 def test_a_history_tells_what_changed(tmp_path):
     def run(seconds):
         rows = judged([row("polygrad cpu:0", seconds), row("torch.pool", 0.04)])
-        verdict = judging.conclude(rows, "torch.pool", {})
+        verdict = judging.conclude(rows, {"cpu": "torch.pool"}, {})
         return records.record(verdict, Pace(1, 0.1, "paper"), [], 2, interrupted=False)
 
     path = str(tmp_path / "history")
@@ -401,7 +404,7 @@ def test_a_history_tells_what_changed(tmp_path):
 
 def test_tables_are_aligned_and_say_what_failed(capsys):
     rows = judged([row("polygrad cpu:0", 0.02), row("jax.jit", 0.4), row("torch.pool", 0.04, error="no answer in 4 s")])
-    verdict = judging.conclude(rows, "torch.pool", {"cpu": judging.Ceiling(copy=1e10)})
+    verdict = judging.conclude(rows, {"cpu": "torch.pool"}, {"cpu": judging.Ceiling(copy=1e10)})
     tables.show([tables.results(verdict), tables.means(verdict)], tables.summary(verdict))
     said = capsys.readouterr().out
     assert "exp   polygrad cpu:0  20.0 ms   6.71 GB/s" in said
@@ -420,7 +423,7 @@ def test_a_narrow_terminal_loses_the_least_important_columns():
 def test_a_picture_has_a_bar_for_each_ratio(tmp_path):
     pytest.importorskip("matplotlib", reason="not run: needs matplotlib")
     rows = judged([row("polygrad cpu:0", 0.02), row("jax.jit", 0.4), row("torch.pool", 0.04)])
-    verdict = judging.conclude(rows, "torch.pool", {})
+    verdict = judging.conclude(rows, {"cpu": "torch.pool"}, {})
     (axes,) = picture._drawn(verdict).axes
     assert [round(float(bar.get_width()), 3) for bar in axes.patches[:2]] == [round(float(np.log10(0.5)), 3), 1.0]
     picture.draw(verdict, str(tmp_path / "a.png"))

@@ -220,12 +220,13 @@ class Compiled:
         _refuse_left_behind(watch, {id(a) for a in (*leaves, *grads, *roots)})
         del grads, written, roots, call_args, call_kwargs
         try:
-            box[0] = Capture(recorder, watch, result, environment)
+            made = Capture(recorder, watch, result, environment)
         except OutOfMemory as error:  # the call itself was done, so its result counts
             self._no_room(error)
         else:
+            box[0] = made
             held.clear()
-            self._keep(key, box[0])
+            self._keep(key, made)
         for alias, array in zip(aliases, arguments.arrays, strict=True):
             handle = watch.handles[id(alias)]
             if handle.written:

@@ -5,11 +5,12 @@ Not here: measuring (`rounds.py`), showing (`tables.py`, `picture.py`).
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from polygrad.bench.inputs import agree
 from polygrad.bench.peers import Place
+from polygrad.bench.process import Contender
 from polygrad.bench.rounds import Row
 from polygrad.bench.work import APART, Work
 
@@ -43,10 +44,18 @@ class Verdict:
     """Everything that was found: rows, the ceilings of places, means, and how often who won."""
 
     rows: list[Row]
-    reference: str
+    references: Mapping[Place, str]
     ceilings: Mapping[Place, Ceiling]
     means: list[Mean] = field(default_factory=list)
     wins: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def reference(self) -> str:
+        """What ratios are to, in words: one contender for each kind of hardware."""
+        names = list(dict.fromkeys(self.references.values()))
+        if len(names) == 1:
+            return names[0]
+        return ", ".join(f"{name} on {place}" for place, name in self.references.items())
 
 
 def ceiling_of(rows: Iterable[Row]) -> Ceiling:
@@ -85,8 +94,16 @@ def reference_among(names: Iterable[str], wanted: str | None = None) -> str:
     return there[0] if there else ""
 
 
-def _mark_disagreement(rows: Sequence[Row], reference: str) -> None:
-    """Mark rows whose results are not those that most libraries got; if they are even, those of the reference."""
+def references_of(contenders: Iterable[Contender], wanted: str | None = None) -> dict[Place, str]:
+    """Return for each kind of hardware the contender there that ratios are to."""
+    there: dict[Place, list[str]] = {}
+    for contender in contenders:
+        there.setdefault(contender.place, []).append(contender.name)
+    return {place: reference_among(names, wanted) for place, names in there.items()}
+
+
+def _mark_disagreement(rows: Sequence[Row], references: Container[str]) -> None:
+    """Mark rows whose results are not those that most libraries got; if they are even, those of a reference."""
     groups: list[list[Row]] = []
     for row in rows:
         if row.error or not row.digest:
@@ -105,7 +122,7 @@ def _mark_disagreement(rows: Sequence[Row], reference: str) -> None:
         return
 
     def weight(group: list[Row]) -> tuple[int, bool]:
-        return len({row.contender.peer.package for row in group}), any(r.contender.name == reference for r in group)
+        return len({row.contender.peer.package for row in group}), any(r.contender.name in references for r in group)
 
     right = max(groups, key=weight)
     for group in groups:
@@ -113,11 +130,12 @@ def _mark_disagreement(rows: Sequence[Row], reference: str) -> None:
             row.agrees = group is right
 
 
-def judge_work(rows: Sequence[Row], reference: str, ceilings: Mapping[Place, Ceiling]) -> None:
+def judge_work(rows: Sequence[Row], references: Mapping[Place, str], ceilings: Mapping[Place, Ceiling]) -> None:
     """Settle agreement, ratio, share and winner of the rows of one piece of work."""
-    _mark_disagreement(rows, reference)
-    base = next((r.median for r in rows if r.contender.name == reference and r.valid), None)
+    _mark_disagreement(rows, set(references.values()))
+    valid = {row.contender.name: row.median for row in rows if row.valid}
     for row in rows:
+        base = valid.get(references.get(row.contender.place, ""))
         if row.median:
             if base and row.work.kind != "graph":
                 row.ratio = row.median / base
@@ -132,32 +150,31 @@ def _mean(ratios: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
-def _best_ratios(rows: Sequence[Row]) -> dict[str, float]:
-    """Return for each piece of work the ratio of polygrad's best device and mode."""
+def _best_ratios(rows: Sequence[Row]) -> list[float]:
+    """Return for each piece of work the ratio of polygrad's best device and mode; none if there is but one."""
+    own = [row for row in rows if row.contender.own and row.valid and row.ratio]
     best: dict[str, float] = {}
-    for row in rows:
-        if row.contender.own and row.valid and row.ratio:
-            best[row.work.name] = min(row.ratio, best.get(row.work.name, math.inf))
-    return best
+    for row in own:
+        best[row.work.name] = min(row.ratio or math.inf, best.get(row.work.name, math.inf))
+    return list(best.values()) if len({row.contender.name for row in own}) > 1 else []
 
 
-def conclude(rows: list[Row], reference: str, ceilings: Mapping[Place, Ceiling]) -> Verdict:
+def conclude(rows: list[Row], references: Mapping[Place, str], ceilings: Mapping[Place, Ceiling]) -> Verdict:
     """Return means by group, overall (without the groups that stand apart), and the count of wins."""
-    verdict = Verdict(rows, reference, ceilings)
+    verdict = Verdict(rows, references, ceilings)
     groups = list(dict.fromkeys(row.work.group for row in rows))
-    names = list(dict.fromkeys(row.contender.name for row in rows if row.contender.name != reference))
-    best = _best_ratios(rows)
-    several = len({row.contender.name for row in rows if row.contender.own}) > 1
+    names = list(dict.fromkeys(row.contender.name for row in rows if row.contender.name not in references.values()))
     for group in [*groups, OVERALL]:
         inside = [r for r in rows if r.work.group == group or (group == OVERALL and r.work.group not in APART)]
-        works = {row.work.name for row in inside}
         for name in names:
             ratios = [r.ratio for r in inside if r.contender.name == name and r.valid and r.ratio]
             if ratios:
                 verdict.means.append(Mean(group, name, _mean(ratios), len(ratios)))
-        chosen = [ratio for work, ratio in best.items() if work in works]
-        if several and chosen:
-            verdict.means.append(Mean(group, BEST, _mean(chosen), len(chosen)))
+        for place in references:
+            best = _best_ratios([row for row in inside if row.contender.place == place])
+            if best:
+                name = BEST if len(references) == 1 else f"{BEST} of {place}"
+                verdict.means.append(Mean(group, name, _mean(best), len(best)))
     for row in rows:
         if row.winner:
             verdict.wins[row.contender.name] = verdict.wins.get(row.contender.name, 0) + 1

@@ -51,7 +51,7 @@ def draw(verdict: Verdict, path: str) -> None:
 def _drawn(verdict: Verdict) -> Any:
     from matplotlib.figure import Figure  # noqa: PLC0415  an optional package
 
-    rows = [r for r in verdict.rows if r.ratio and r.valid and r.contender.name != verdict.reference]
+    rows = [r for r in verdict.rows if r.ratio and r.valid and r.contender.name not in verdict.references.values()]
     works = list(dict.fromkeys(row.work.name for row in rows))
     names = list(dict.fromkeys(row.contender.name for row in rows))
     colour = {name: COLOURS[k % len(COLOURS)] for k, name in enumerate(names)}

@@ -26,12 +26,13 @@ def duration(seconds: float) -> str:
 def ratio(value: float) -> str:
     """Return a ratio.
 
-    >>> ratio(0.8), ratio(0.0123), ratio(37.2), ratio(371.2)
-    ('x0.80', 'x0.012', 'x37.2', 'x371')
-    >>> ratio(12.0), ratio(1234.0)
-    ('x12.0', 'x1.23e+03')
+    >>> [ratio(v) for v in (0.0123, 0.8, 12.0, 37.21, 1234.0)]
+    ['x0.012', 'x0.80', 'x12.0', 'x37.2', 'x1234']
     """
-    return f"x{value:.2f}" if 0.1 <= value < 10 else f"x{value:.2g}" if value < 10 else f"x{value:#.3g}".rstrip(".")  # noqa: PLR2004  digits
+    if value < 0.1:  # noqa: PLR2004  digits
+        return f"x{value:.2g}"
+    digits = 2 if value < 10 else 1 if value < 100 else 0  # noqa: PLR2004  digits
+    return f"x{value:.{digits}f}"
 
 
 def percent(share: float) -> str:

@@ -49,7 +49,8 @@ def record(verdict: Verdict, pace: Pace, absent: Sequence[str], cpus: int, *, in
             "name": platform.node(), "system": platform.system(), "hardware": _processor(), "cpus": cpus,
             "python": platform.python_version(), "load": _load(),
         },
-        "size": pace.size, "rounds": pace.rounds, "seconds_a_round": pace.seconds, "reference": verdict.reference,
+        "size": pace.size, "rounds": pace.rounds, "seconds_a_round": pace.seconds,
+        "references": dict(verdict.references),
         "absent": list(absent), "interrupted": interrupted,
         "ceilings": {place: vars(ceiling) for place, ceiling in verdict.ceilings.items()},
         "rows": [_row(row) for row in verdict.rows],
@@ -118,13 +119,13 @@ def changes(old: Record, new: Record) -> list[str]:
         was = before.get((row["work"], row["contender"]))
         if was is None or not row["peer"].startswith("polygrad"):
             continue
-        key = "ratio" if was["ratio"] and row["ratio"] and old["reference"] == new["reference"] else "median"
+        key = "ratio" if was["ratio"] and row["ratio"] and old["references"] == new["references"] else "median"
         if not was[key] or not row[key]:
             continue
         factor = row[key] / was[key]
         if factor > CHANGED or factor < 1 / CHANGED:
             word = "slower" if factor > 1 else "faster"
             by = max(factor, 1 / factor)
-            against = f" against {new['reference']}" if key == "ratio" else ""
+            against = f" against {' and '.join(new['references'].values())}" if key == "ratio" else ""
             lines.append(f"{row['work']} of {row['contender']}: {by:.2f} times {word}{against} than {old['when']}.")
     return lines

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polygrad.bench import quantities, work
-from polygrad.bench.judging import Ceiling, Verdict, ceiling_of, conclude, judge_work, reference_among
+from polygrad.bench.judging import Ceiling, Verdict, ceiling_of, conclude, judge_work, references_of
 from polygrad.bench.peers import PEERS, Place
 from polygrad.bench.process import Contender, Process
 from polygrad.bench.rounds import Pace, Row, measure, run_all
@@ -47,14 +47,14 @@ class Outcome:
 
 def run(plan: Plan) -> Outcome:
     """Measure everything; Ctrl-C ends it, with what was found until then."""
-    reference = reference_among([c.name for c in plan.contenders], plan.reference)
+    references = references_of(plan.contenders, plan.reference)
     processes = [Process(contender, plan.cpus, plan.limit) for contender in plan.contenders]
     rows: list[Row] = []
     ceilings: dict[Place, Ceiling] = {}
-    outcome = Outcome(Verdict(rows, reference, ceilings))
+    outcome = Outcome(Verdict(rows, references, ceilings))
 
     def done(number: int, piece: work.Work, found: list[Row]) -> None:
-        judge_work(found, reference, ceilings)
+        judge_work(found, references, ceilings)
         rows.extend(found)
         _progress(plan, number, piece, found)
 
@@ -70,7 +70,7 @@ def run(plan: Plan) -> Outcome:
             signal.signal(signal.SIGTERM, before)
         for process in processes:
             process.end()
-    outcome.verdict = conclude(rows, reference, ceilings)
+    outcome.verdict = conclude(rows, references, ceilings)
     return outcome
 
 

@@ -43,7 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compile", action=argparse.BooleanOptionalAction,
         help="polygrad within pg.compile alone, or plain alone (default: both)",
     )  # fmt: skip
-    who.add_argument("--reference", metavar="NAME", help="what ratios are to (default: torch.pool, or the next best)")
+    who.add_argument(
+        "--reference",
+        metavar="NAME",
+        help="what ratios are to (default: torch.pool, or the next best; of GPUs what runs there)",
+    )
     who.add_argument("--cpus", type=_count, metavar="N", help="cores that all are pinned to (default: all)")
     what.add_argument("--work", nargs="+", action="extend", metavar="NAME", help="names or patterns: 'softmax*'")
     what.add_argument("--group", nargs="+", action="extend", metavar="NAME", help="groups of work, as --list shows")
@@ -188,6 +192,8 @@ def _reported(
     sentences = tables.summary(verdict)
     if absent:
         sentences.append(f"Not installed, so not measured: {', '.join(absent)}.")
+    if not verdict.rows and not outcome.interrupted:
+        sentences.append(f"Nobody of {', '.join(c.name for c in plan.contenders)} does any of this work.")
     if outcome.interrupted:
         sentences.append(
             f"Interrupted after {len({r.work.name for r in verdict.rows})} of {len(plan.works)} pieces of work."

@@ -170,7 +170,7 @@ class Adapter:
                 scores = model(parameters, x)
             loss = F.cross_entropy(scores.astype(pg.float32), pg.reshape(y, (-1,)))
             loss.backward()
-            found = (loss.detach(),)
+            found: tuple[Any, ...] = (loss.detach(),)
             if stepping:
                 optimiser.step(also=loss)
             else:
