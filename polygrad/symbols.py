@@ -106,7 +106,8 @@ class HostProgram:
 
 _SIGNS: dict[Any, str] = {
     operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.pow: "**",
-    operator.mod: "%", operator.floordiv: "//", operator.gt: ">", operator.lt: "<", operator.ge: ">=", operator.le: "<=",
+    operator.mod: "%", operator.floordiv: "//", operator.gt: ">", operator.lt: "<", operator.ge: ">=",
+    operator.le: "<=",
 }  # fmt: skip
 
 
