@@ -8,14 +8,17 @@ matplotlib (extra ``bench``) is imported when a picture is drawn.
 
 import math
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from polygrad.array.files import replacing
 from polygrad.bench.judging import Verdict
+from polygrad.bench.rounds import Row
 from polygrad.bench.selection import refuse
 
 FORMATS = ("svg", "png", "pdf")
 WIDTH, BAR, MARGIN, TOP = 9.0, 0.16, 0.18, 1.6  # inches: of the picture, a bar, the room between two works, the head
+NARROW, MOST = 5.5, 16  # inches of a column where there are several, pieces of work in a column
 DOTS = 120
 COLOURS = ("#1b6ca8", "#5aa9e6", "#0b8457", "#6fcf97", "#8e44ad", "#c39bd3", "#d35400", "#f5b041", "#7f8c8d", "#34495e")
 
@@ -54,32 +57,43 @@ def _drawn(verdict: Verdict) -> Any:
     rows = [r for r in verdict.rows if r.ratio and r.valid and r.contender.name not in verdict.references.values()]
     works = list(dict.fromkeys(row.work.name for row in rows))
     names = list(dict.fromkeys(row.contender.name for row in rows))
-    colour = {name: COLOURS[k % len(COLOURS)] for k, name in enumerate(names)}
-    height = BAR * len(rows) + MARGIN * len(works) + TOP
-    figure = Figure(figsize=(WIDTH, max(height, 2.5)), layout="constrained")
-    axes = figure.add_subplot()
+    colours = {name: COLOURS[k % len(COLOURS)] for k, name in enumerate(names)}
+    parts = [works[k : k + MOST] for k in range(0, len(works), MOST)] or [[]]
+    longest = max(sum(BAR for row in rows if row.work.name in part) + MARGIN * len(part) for part in parts)
+    figure = Figure(
+        figsize=(WIDTH if len(parts) == 1 else NARROW * len(parts), max(longest + TOP, 2.5)), layout="constrained"
+    )
+    logarithms = [math.log10(row.ratio or 1.0) for row in rows]
+    (line,) = figure.subplots(1, len(parts), squeeze=False)
+    for axes, part in zip(line, parts, strict=True):
+        _bars(axes, [row for row in rows if row.work.name in part], part, colours, longest)
+        _scaled(axes, logarithms)
+    figure.supxlabel(f"time, as a ratio to {verdict.reference} (logarithmic; to the left is faster)", fontsize=10)
+    handles = [line[0].barh(0, 0, color=colours[name], label=name) for name in names]
+    if handles:
+        figure.legend(handles=handles, loc="outside upper left", ncols=3 * len(parts), fontsize=8, frameon=False)
+    return figure
+
+
+def _bars(axes: Any, rows: Sequence[Row], works: Sequence[str], colours: Mapping[str, str], length: float) -> None:
+    """Draw the bars of some work, one work below the other."""
     at, ticks = 0.0, []
     for work in works:
         own = [row for row in rows if row.work.name == work]
         ticks.append(at + BAR * (len(own) - 1) / 2)
         for row in own:
-            assert row.ratio is not None  # noqa: S101  chosen above
-            axes.barh(at, math.log10(row.ratio), height=0.9 * BAR, color=colour[row.contender.name], linewidth=0)
+            width = math.log10(row.ratio or 1.0)
+            axes.barh(at, width, height=0.9 * BAR, color=colours[row.contender.name], linewidth=0)
             at += BAR
         at += MARGIN
-    _scaled(axes, [math.log10(row.ratio or 1.0) for row in rows])
     axes.set_yticks(ticks, works, fontsize=8)
-    axes.set_ylim(at, -MARGIN)
+    axes.set_ylim(length, -MARGIN)
     axes.axvline(0.0, color="black", linewidth=1)
-    axes.set_xlabel(f"time, as a ratio to {verdict.reference} (logarithmic; to the left is faster)")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="x", labelsize=8)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
-    handles = [axes.barh(0, 0, color=colour[name], label=name) for name in names]
-    if handles:
-        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, fontsize=8, frameon=False)
-    return figure
 
 
 def _scaled(axes: Any, logarithms: list[float]) -> None:

@@ -4,13 +4,14 @@ Here: which columns and lines, and both ways to write them.
 Not here: pictures (`picture.py`), files (`records.py`).
 """
 
+import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from polygrad.bench import quantities
 from polygrad.bench.judging import Ceiling, Verdict
-from polygrad.bench.rounds import Row
+from polygrad.bench.rounds import QUIET, Row
 
 COLUMNS = ("work", "contender", "median", "rate", "ceiling", "ratio", "memory", "first", "")
 _LEFT = ("work", "contender", "group", "")
@@ -36,8 +37,6 @@ def row_cells(row: Row, ceiling: Ceiling) -> list[str]:
         notes.append("RESULTS DIFFER")
     if row.winner:
         notes.append("fastest")
-    if len(row.rounds) > 1 and max(row.foreign, default=0.0) > 0.5:  # noqa: PLR2004  rounds.QUIET
-        notes.append("others were busy")
     return [
         row.contender.name,
         quantities.duration(median),
@@ -86,6 +85,9 @@ def summary(verdict: Verdict) -> list[str]:
             f"Ceiling of {place}: copy {ceiling.copy / 1e9:.3g} GB/s ({ceiling.copied_by or 'not measured'}), "
             f"matmul {ceiling.matmul / 1e12:.3g} TFLOP/s ({ceiling.multiplied_by or 'not measured'})."
         )
+    loads = [load for row in verdict.rows for load in row.foreign]
+    if loads and statistics.median(loads) > QUIET:
+        said.append(f"Other programs kept {statistics.median(loads):.1f} cores busy meanwhile: the figures are rough.")
     if verdict.wins:
         ordered = sorted(verdict.wins.items(), key=lambda pair: -pair[1])
         said.append("Fastest: " + ", ".join(f"{name} {count} times" for name, count in ordered) + ".")

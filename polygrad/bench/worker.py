@@ -64,13 +64,14 @@ class Worker:
         self.step: Step | None = None
         self.timed = True  # by us; costs of graphs are by themselves
         self.together = 1
-        _trim()
-        self.before = _memory("VmRSS")
+        self.before = 0  # bytes of the process, without the work
 
     def setup(self, work: str, size: str, target: float) -> dict[str, Any]:
         """Make work ready, make the first calls, and choose how many calls are a round."""
         found = (ceilings(size) | table(size))[work]
         self.timed = found.kind != "graph"
+        _trim()
+        self.before = _memory("VmRSS")
         self.step = self.library.build(found)
         if self.step is None:
             return {"absent": True}
