@@ -58,7 +58,8 @@ def _drawn(verdict: Verdict) -> Any:
     works = list(dict.fromkeys(row.work.name for row in rows))
     names = list(dict.fromkeys(row.contender.name for row in rows))
     colours = {name: COLOURS[k % len(COLOURS)] for k, name in enumerate(names)}
-    parts = [works[k : k + MOST] for k in range(0, len(works), MOST)] or [[]]
+    height = -(-len(works) // max(1, -(-len(works) // MOST)))  # columns of equal length
+    parts = [works[k : k + height] for k in range(0, len(works), height or 1)] or [[]]
     longest = max(sum(BAR for row in rows if row.work.name in part) + MARGIN * len(part) for part in parts)
     figure = Figure(
         figsize=(WIDTH if len(parts) == 1 else NARROW * len(parts), max(longest + TOP, 2.5)), layout="constrained"
