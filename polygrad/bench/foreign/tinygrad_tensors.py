@@ -112,13 +112,13 @@ class Adapter:
         if function is None or (work.maths == "take" and work.wrt):
             return None
         tensors = [Tensor(a).realize() for a in inputs.arrays(work.inputs)]
-        if work.wrt:
+        if work.out:  # a loss has the cotangent 1 without being told
             tensors.append(Tensor(inputs.cotangent(work.out)).realize())
 
         @TinyJit  # type: ignore[untyped-decorator]
         def call(*tensors: Any) -> Any:
             if work.wrt:
-                *given, cotangent = tensors
+                given, cotangent = (tensors[:-1], tensors[-1]) if work.out else (tensors, None)
                 value = function(*given)
                 out = (value, *value.gradient(*(given[k] for k in work.wrt), gradient=cotangent))
             else:
