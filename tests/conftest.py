@@ -132,6 +132,13 @@ def cheap_collection():
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True)
+def _cheap_where_collected(request):
+    """Give `cheap_collection` to the tests of every module that imports gc."""
+    if hasattr(request.module, "gc"):
+        request.getfixturevalue("cheap_collection")
+
+
 @pytest.fixture
 def usable_afterwards(request, cheap_collection):
     """See that a test's errors have left its device usable, and no memory on it in use."""
