@@ -455,6 +455,34 @@ def test_learning_rates_and_counts_are_read_anew(host):
     assert "1 captures" in step.explain()
 
 
+def test_a_loaded_state_and_an_added_group_are_seen(host):
+    def run(compiled):
+        w, v = pg.nn.Parameter(f32([1.0], host)), pg.nn.Parameter(f32([1.0], host))
+        optimiser = pg.optim.Adam({"w": w}, lr=0.1)
+
+        def step():
+            (w * w + v * v).sum().backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            v.grad = None
+
+        call = pg.compile(step) if compiled else step
+        for _ in range(3):
+            call()
+        saved, mean = optimiser.state_dict(), optimiser.state["w"]["mean"]
+        for _ in range(3):
+            call()
+        optimiser.load_state_dict(saved)
+        for _ in range(3):
+            call()
+        optimiser.add_group({"params": {"v": v}, "lr": 0.2})
+        for _ in range(4):
+            call()
+        return w.item(), v.item(), optimiser.state["w"]["step"], optimiser.state["v"]["step"], mean is not None
+
+    assert run(True) == run(False)
+
+
 # ---- what is refused, and bad input ----------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Watching which arrays a captured function reads and gives new values.
 
-Here: `Watch`, and what library code says while a function is captured: `capturing`, `number`, `effect`, `afterwards`.
+Here: `Watch`, and what library code says while a function is captured: `capturing`, `number`, `effect`, `afterwards`,
+`outside`.
 Not here: the launches (`runtime/recorder.py`), signatures and replays (`compiling.py`).
 
 An array is a handle on a node, in two slots, `_node` and `_grad`. While a function is captured, descriptors in the
@@ -26,6 +27,7 @@ from polygrad.runtime.recorder import Recorder
 _NODE: Any = Array.__dict__["_node"]
 _GRAD: Any = Array.__dict__["_grad"]
 _one_at_a_time = threading.RLock()
+_current: "list[Watch]" = []  # the watch of the call that is being captured
 
 # ---- for library code ------------------------------------------------------------------------------------------------
 
@@ -55,6 +57,16 @@ def afterwards(do: Callable[[], Callable[[], None]]) -> None:
     do()
     if RECORDING.capture is not None:
         RECORDING.capture.after.append(do)
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Make what a captured function needs to find, such as first state, in a block that is not captured itself."""
+    if RECORDING.capture is None:
+        yield
+    else:
+        with _current[0].paused():
+            yield
 
 
 # ---- the watch -------------------------------------------------------------------------------------------------------
@@ -246,9 +258,11 @@ def watching(watch: Watch) -> Iterator[None]:
         type.__setattr__(Array, "_node", _NodeSeen(watch))
         type.__setattr__(Array, "_grad", _GradSeen(watch))
         RECORDING.capture = watch.recorder
+        _current[:] = [watch]
         try:
             yield
         finally:
             RECORDING.capture = None
+            _current.clear()
             type.__setattr__(Array, "_node", _NODE)
             type.__setattr__(Array, "_grad", _GRAD)

@@ -6,28 +6,39 @@ Not here: the step (`optimizer.py`), capturing.
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from polygrad.array.capturing import afterwards, number
 
 State = dict[str, Any]
 
 
+class Stateful(Protocol):
+    """What is asked of an optimiser: its groups, its state by parameter, and how often either was replaced."""
+
+    groups: list[dict[str, Any]]
+    state: dict[str, State]
+    version: int
+
+
 class Numbers:
     """The numbers of an optimiser in a captured step.
 
+    Whether its state or its groups were replaced since (a state was loaded, a group added) is a condition of the step:
+    it would go on with the old ones.
+
     Parameters
     ----------
-    groups : sequence of dict
-        Its groups.
-    states : mapping of str to dict
-        Its state, by parameter.
+    optimizer : Optimizer
+        Whose they are.
     names : iterable of str
         The parameters that move. Those that have taken as many steps share one count, as long as they do.
     """
 
-    def __init__(self, groups: Sequence[dict[str, Any]], states: Mapping[str, State], names: Iterable[str]) -> None:
-        self._groups = {id(group): _anew(group) for group in groups}
+    def __init__(self, optimizer: Stateful, names: Iterable[str]) -> None:
+        number(functools.partial(_unchanged, optimizer, optimizer.version))
+        states = optimizer.state
+        self._groups = {id(group): _anew(group) for group in optimizer.groups}
         self._counts: dict[str, Any] = {}
         alike: dict[int, list[str]] = {}
         for name in names:
@@ -73,6 +84,10 @@ def _anew(group: dict[str, Any]) -> dict[str, Any]:
 
 def _item(group: dict[str, Any], key: str, k: int) -> Any:
     return group[key][k]
+
+
+def _unchanged(optimizer: Stateful, version: int) -> bool:
+    return optimizer.version == version
 
 
 def _agree(states: Mapping[str, State], names: tuple[str, ...]) -> bool:

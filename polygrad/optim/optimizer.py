@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from polygrad import dtypes
-from polygrad.array.capturing import capturing
+from polygrad.array.capturing import capturing, outside
 from polygrad.array.creation import asarray
 from polygrad.array.evaluation import realize
 from polygrad.array.functions import FUNCTIONS
@@ -111,6 +111,7 @@ class Optimizer:
         self.norm: Array | None = None  # of all gradients, before clipping, at the last step that had to know it
         self.share: frozenset[str] | None = None  # the parameters that this process moves, if it does not move all
         self._numbers: Numbers | None = None  # of a step that is captured
+        self.version = 0  # grows when the state or the groups are replaced: a compiled step is then captured anew
         self.skipped = 0  # steps that were not taken because a gradient was not finite
         self._initial: list[float] = []  # the learning rates before any schedule changed them
         self._canonical: dict[str, str] = {}  # from every name to the first name of the same array
@@ -137,6 +138,7 @@ class Optimizer:
         except BaseException:
             self._canonical, self._first = names, first
             raise
+        self.version += 1
         realize(list(self.groups[-1]["params"].values()))
 
     def _add(self, group: Mapping[str, Any]) -> None:
@@ -301,7 +303,12 @@ class Optimizer:
     def _all_moved(self, members: list[Member], found: Mapping[str, Array], factor: Any) -> list[Moved]:
         self._numbers = None
         if capturing() is not None:
-            self._numbers = Numbers(self.groups, self.state, [name for name, _, _ in members])
+            with outside():  # a step that made first state would make it at each replay
+                for name, p, _ in members:
+                    if name not in self.state:
+                        self.state[name] = self._fresh(p, working(p.detach()))
+                realize([list(self.state[name].values())[1:] for name, _, _ in members])
+            self._numbers = Numbers(self, [name for name, _, _ in members])
         return [(name, p, *self._moved(name, p, found[name], group, factor)) for name, p, group in members]
 
     def _turn(self, turn: list[Member], found: Mapping[str, Array], factor: Any, first: bool) -> list[Moved]:
@@ -326,10 +333,7 @@ class Optimizer:
         state = self.state.get(name)
         if state is None or state.keys() != new.keys():
             if capturing() is not None:
-                raise CaptureError(
-                    f"cannot compile the first step of {name}: its state is made in it; take one step before, or let "
-                    "the function run once"
-                )
+                raise CaptureError(f"cannot compile a step that gives {name} state of another form: take one before")
             self.state[name] = new
             return
         for key, value in new.items():
@@ -449,6 +453,7 @@ class Optimizer:
         for group, other in zip(self.groups, saved["groups"], strict=True):
             group.update({k: _like(group[k], v) for k, v in other.items() if k != "params"})
         self.state = loaded
+        self.version += 1
 
     def _loaded(self, parameter: Array, state: Mapping[str, Any]) -> State:
         wanted = dtypes.float32 if parameter.dtype.itemsize < dtypes.float32.itemsize else parameter.dtype
