@@ -1,8 +1,10 @@
 """pg.compile: replays are what calls are, on every device, and what cannot be replayed is refused or captured anew."""
 
+import functools
 import gc
 import math
 import threading
+import types
 import warnings
 
 import numpy as np
@@ -280,6 +282,22 @@ def test_names_outside_are_conditions(host):
         assert "last captured anew because inner.shift was 1.0 and is 0.0" in compiled.explain()
     finally:
         FACTOR = 2.0
+
+
+def test_attributes_of_modules_and_parts_of_partials_are_conditions(host):
+    settings = types.ModuleType("settings")
+    settings.factor = 2.0
+    shifts = {"by": 1.0}
+
+    def f(shifts, x):
+        return x * settings.factor + shifts["by"]
+
+    compiled = warmed(functools.partial(f, shifts), f32([1.0], host))
+    assert compiled(f32([1.0], host)).item() == 3.0
+    settings.factor = 5.0
+    assert compiled(f32([1.0], host)).item() == 6.0
+    shifts["by"] = 0.0
+    assert compiled(f32([1.0], host)).item() == 5.0
 
 
 def test_arrays_outside_are_read_anew(device):

@@ -8,6 +8,7 @@ objects, lists, tuples and dicts in them. Numbers, text and their like are compa
 What looks after itself while it is captured (optimisers, schedules) has an attribute ``captures_itself``.
 """
 
+import functools
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from polygrad.array.object import Array
 
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 _MISSING = object()
+_NOT_THEIRS = ("polygrad", "numpy", "builtins")
 LIMIT = 20_000  # things that are looked at
 
 
@@ -84,6 +86,8 @@ class Environment:
             yield thing.__self__, name or "self"
         elif isinstance(thing, types.FunctionType):
             yield from self._function(thing)
+        elif isinstance(thing, functools.partial):
+            yield from ((part, name) for part in (thing.func, thing.args, thing.keywords))
         elif isinstance(thing, dict):
             yield from self._mapping(thing, name)
         elif isinstance(thing, list):
@@ -102,20 +106,31 @@ class Environment:
 
     def _function(self, function: types.FunctionType) -> Iterator[tuple[Any, str]]:
         code = function.__code__
+        used = set(_names(code))
         for free, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             content = _content(cell)
             self._cells.append((cell, content, free))
             yield content, free
+            yield from self._of_module(content, used)
         space = function.__globals__
-        for name in _names(code):
-            if name in space:
-                self._entries.append((space, name, space[name], name))
-                yield space[name], name
+        for name in sorted(used & space.keys()):
+            self._entries.append((space, name, space[name], name))
+            yield space[name], name
+            yield from self._of_module(space[name], used)
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             yield value, "a default"
         wrapped = function.__dict__.get("__wrapped__")
         if wrapped is not None:
             yield wrapped, function.__name__
+
+    def _of_module(self, module: Any, used: set[str]) -> Iterator[tuple[Any, str]]:
+        """Look at what a function takes from a module of the user's: ``settings.factor``."""
+        if not isinstance(module, types.ModuleType) or module.__name__.partition(".")[0] in _NOT_THEIRS:
+            return
+        for name in sorted(used & vars(module).keys()):
+            called = f"{module.__name__}.{name}"
+            self._entries.append((vars(module), name, vars(module)[name], called))
+            yield vars(module)[name], called
 
     def _mapping(self, mapping: dict[Any, Any], name: str) -> Iterator[tuple[Any, str]]:
         self._sizes.append((mapping, len(mapping), name))
@@ -145,7 +160,7 @@ def _opaque(thing: Any) -> bool:
         return True
     module = getattr(thing, "__module__", None)
     is_function = isinstance(thing, (types.FunctionType, types.MethodType))
-    return is_function and isinstance(module, str) and module.partition(".")[0] in ("polygrad", "numpy", "builtins")
+    return is_function and isinstance(module, str) and module.partition(".")[0] in _NOT_THEIRS
 
 
 def _same(now: Any, was: Any) -> bool:

@@ -17,7 +17,7 @@ from polygrad.graph.node import RECORDING, Node, apply, parts
 from polygrad.ops.elementwise import astype
 from polygrad.runtime.devices import state
 from polygrad.runtime.memory import Buffer, Storage
-from polygrad.runtime.realize import strided
+from polygrad.runtime.realize import crossings, strided
 from polygrad.runtime.structure import Structure
 from polygrad.schedule import Fused, Library, plan
 
@@ -51,14 +51,14 @@ class Launch(NamedTuple):
 def launches(nodes: Sequence[Node]) -> list[Launch]:
     """Return the launches that computing *nodes* takes, in order."""
     pending = [p for n in nodes for p in parts(n) if p.storage is None and p.aval.size]
-    crossings = _crossings(pending)
-    devices = {n.device for n in (*pending, *crossings, *[c.parents[0] for c in crossings])}
+    transfers = crossings(pending)
+    devices = {n.device for n in (*pending, *transfers, *[c.parents[0] for c in transfers])}
     made: list[Launch] = []
     with contextlib.ExitStack() as stack:
         for name in sorted(str(d) for d in devices):  # in one order, so that no two threads wait for each other
             stack.enter_context(state(name).lock)
         lent = stack.enter_context(_lending())
-        for crossing in crossings:
+        for crossing in transfers:
             source = crossing.parents[0]
             if source.storage is None:
                 made += _planned(str(source.device), [source], lent)
@@ -69,21 +69,6 @@ def launches(nodes: Sequence[Node]) -> list[Launch]:
             if asked:
                 made += _planned(str(device), asked, lent)
     return [_with_members(launch) for launch in made]
-
-
-def _crossings(pending: list[Node]) -> list[Node]:
-    """Return the unrealized copies between devices under *pending*, operands first."""
-    found: set[Node] = set()
-    seen: set[Node] = set()
-    stack = list(pending)
-    while stack:
-        n = stack.pop()
-        if n.storage is None and n not in seen:
-            seen.add(n)
-            stack += n.parents
-            if n.spec.op.kind == "transfer":
-                found.add(n)
-    return sorted(found, key=lambda n: n.number)
 
 
 @contextlib.contextmanager

@@ -132,8 +132,15 @@ def strided(order: list[Node]) -> list[Node]:
 
 def _settle_transfers(pending: list[Node]) -> None:
     """Bring operands from other devices before any device's lock is taken: two threads may copy in both directions."""
+    for n in crossings(pending):
+        if n.storage is None:
+            _transfer(n)
+
+
+def crossings(pending: list[Node]) -> list[Node]:
+    """Return the unrealized copies between devices under *pending*, operands first."""
+    found: list[Node] = []
     seen: set[Node] = set()
-    transfers = []
     stack = list(pending)
     while stack:
         n = stack.pop()
@@ -141,10 +148,8 @@ def _settle_transfers(pending: list[Node]) -> None:
             seen.add(n)
             stack += n.parents
             if n.spec.op.kind == "transfer":
-                transfers.append(n)
-    for n in sorted(transfers, key=lambda t: t.number):
-        if n.storage is None:
-            _transfer(n)
+                found.append(n)
+    return sorted(found, key=lambda n: n.number)
 
 
 def _transfer(node: Node) -> None:
