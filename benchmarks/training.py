@@ -16,24 +16,12 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from turns import turns
 
 import polygrad as pg
 
 SHAPES = [(1024, 1024), (1024,)] * 8  # of parameters
 WORK = 0.004  # seconds a batch, of reading and of training
-
-
-def turns(first: Callable[[], object], second: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """Return the shortest times of two functions that take turns."""
-    first(), second()
-    best = [float("inf"), float("inf")]
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        for k, function in enumerate((first, second)):
-            began = time.perf_counter()
-            function()
-            best[k] = min(best[k], time.perf_counter() - began)
-    return best[0], best[1]
 
 
 def clipping() -> tuple[Callable[[], object], Callable[[], object]]:

@@ -9,10 +9,10 @@ Not here: which driver does what.
 """
 
 import argparse
-import time
 from collections.abc import Callable
 
 import numpy as np
+from turns import turns
 
 import polygrad as pg
 from polygrad.array.object import Array
@@ -41,19 +41,6 @@ def views(create: bool) -> None:
     node = x._node
     for _ in range(2000):
         _ = x.mT if create else Array(F.swap_last(node))
-
-
-def turns(first: Callable[[], object], second: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """Return the shortest times of two functions that take turns."""
-    first(), second()
-    best = [float("inf"), float("inf")]
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        for k, function in enumerate((first, second)):
-            began = time.perf_counter()
-            function()
-            best[k] = min(best[k], time.perf_counter() - began)
-    return best[0], best[1]
 
 
 def on_the_host(table: np.ndarray, at: np.ndarray, rows: np.ndarray) -> tuple[str, Callable, Callable]:

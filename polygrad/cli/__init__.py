@@ -8,12 +8,10 @@ its help.
 """
 
 import argparse
-import os
-import sys
-import traceback
 from collections.abc import Sequence
 
 from polygrad.cli import bench, conformance, devices, doctor, drivers, new_driver
+from polygrad.commands import ended
 from polygrad.driver.messages import sentence_of
 
 COMMANDS = {
@@ -24,7 +22,6 @@ COMMANDS = {
     "bench": bench,
     "new-driver": new_driver,
 }
-INTERRUPTED = 130  # what shells give for a process that SIGINT ended
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,17 +44,6 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command of *argv* (default: of the process) and return its exit code; 2 for a wrong command line."""
     arguments = _parser().parse_args(argv)
-    try:
-        code = int(COMMANDS[arguments.command].run(arguments))
-        sys.stdout.flush()
-    except BrokenPipeError:  # `polygrad drivers | head`: nobody reads on, and Python would complain when it exits
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:
-        if arguments.verbose:
-            traceback.print_exc()
-        sys.stderr.write(f"polygrad {arguments.command}: {sentence_of(error)}\n")
-        return 1
-    return code
+    command = COMMANDS[arguments.command]
+    name = f"polygrad {arguments.command}"
+    return ended(name, lambda: command.run(arguments), sentence_of, verbose=arguments.verbose)

@@ -9,16 +9,14 @@ its help. Exit codes: 0 done, 1 it failed, 2 the command line is wrong, 130 inte
 
 import argparse
 import os
-import sys
-import traceback
 from collections.abc import Sequence
 
+from polygrad.commands import ended
 from polygrad.driver.messages import sentence_of
 from polygrad.errors import PolygradError
 from polygrad.gpt import generate, tokenize, train
 
 COMMANDS = {"tokenize": tokenize, "train": train, "generate": generate}
-WRONG, INTERRUPTED = 2, 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -45,20 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
     except SystemExit as end:  # argparse has said what is wrong, or has given help
         return int(end.code or 0)
-    try:
-        code = int(COMMANDS[arguments.command].run(arguments))
-        sys.stdout.flush()
-    except BrokenPipeError:  # `... generate | head`: nobody reads on, and Python would complain when it exits
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:
-        if arguments.verbose:
-            traceback.print_exc()
-        sys.stderr.write(f"polygrad.gpt {arguments.command}: {_said(error)}\n")
-        return 1
-    return code
+    command = COMMANDS[arguments.command]
+    name = f"polygrad.gpt {arguments.command}"
+    return ended(name, lambda: command.run(arguments), _said, verbose=arguments.verbose)
 
 
 def _said(error: Exception) -> str:

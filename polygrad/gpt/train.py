@@ -23,6 +23,7 @@ from typing import Any
 from polygrad.array import random
 from polygrad.array.config import get_device
 from polygrad.array.creation import asarray
+from polygrad.commands import INTERRUPTED
 from polygrad.distributed import Communicator, DataParallel, ShardedOptimizer
 from polygrad.errors import StateError, TrainingError
 from polygrad.gpt import run_folder
@@ -36,7 +37,6 @@ from polygrad.nn.gpt import GPT
 from polygrad.training import fit, plot_losses
 from polygrad.training.fitting import Fitted
 
-_INTERRUPTED = 130  # what shells give for a process that SIGINT ended
 _SAMPLE = 64  # tokens of a sample on the way
 
 
@@ -217,7 +217,7 @@ def _conclude(fitted: Fitted, folder: Path, settings: Mapping[str, Any], held: H
     if fitted.stopped == "interrupted":
         again = f"python -m polygrad.gpt train --out {shlex.quote(str(folder))} --resume"
         _say(f"interrupted after step {fitted.step} of {settings['steps']}, and saved; go on with\n    {again}")
-        return _INTERRUPTED
+        return INTERRUPTED
     figures = fitted.evaluations[-1][1]
     lately = fitted.losses[-settings["log_every"] :]
     _say(
