@@ -34,7 +34,8 @@ def test_numpy_sees_the_arrays_own_memory(dtype: str) -> None:
             seen.flags.writeable = True
         np.testing.assert_array_equal(seen, x.numpy())
     assert address(np.from_dlpack(x, copy=True)) != address(first)
-    with pytest.raises(ValueError, match=f"cannot view {dtype} as int16 without a copy"):
+    # from Python 3.12 on NumPy asks the buffer protocol first, and refuses in its own words
+    with pytest.raises(ValueError, match=f"cannot view {dtype} as int16 without a copy|Unable to avoid copy"):
         np.asarray(x, dtype="int16", copy=False)
 
 

@@ -201,7 +201,8 @@ def _over_sockets(backend: str, device: str | None, timeout: float, grace: float
         return DeviceCommunicator(name, None, local_rank) if backend == "device" else SingleProcess()
     if backend == "mpi" or not offers(name):
         raise DistributedError(
-            f"cannot move arrays of {name} between processes that no MPI has started: start them with mpiexec -n {size}"
+            f"cannot move arrays of {name} between processes that no MPI has started: its driver has no collectives of "
+            f"its own here; start the processes with mpiexec -n {size}"
         )
     address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), _number("MASTER_PORT")
     token = os.environ.get(TOKEN, "")

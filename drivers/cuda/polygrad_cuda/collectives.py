@@ -5,6 +5,7 @@ Not here: who calls it and in which order (polygrad's), how ranks find each othe
 """
 
 import ctypes
+import importlib
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
@@ -29,21 +30,24 @@ BYTE = "NCCL_UINT8"  # what is only moved is moved as bytes, whatever its dtype
 
 def collectives(driver: "CudaDriver") -> "NcclCollectives | None":
     """Return the collectives of an open GPU; None if there is no NCCL for CuPy to load."""
-    _load_library()
-    nccl = getattr(driver.cupy.cuda, "nccl", None)
-    if nccl is None or not getattr(nccl, "available", True):
-        return None
-    return NcclCollectives(driver, nccl)
+    nccl = library(driver.cupy)
+    return None if nccl is None else NcclCollectives(driver, nccl)
 
 
-def _load_library() -> None:
-    """Load NCCL from its package, if that is installed: CuPy looks for it where the system has libraries alone."""
+def library(cupy: Any) -> Any:
+    """Return CuPy's module for NCCL; None if it finds no library.
+
+    CuPy looks where the system has libraries, and imports the module only when asked. A library of the package
+    nvidia-nccl is loaded first, so that it is found by its name.
+    """
     found = importlib.util.find_spec("nvidia")
     for folder in (found.submodule_search_locations or ()) if found is not None else ():
         path = Path(folder, "nccl", "lib", "libnccl.so.2")
         if path.exists():
             ctypes.CDLL(os.fspath(path), mode=ctypes.RTLD_GLOBAL)
-            return
+            break
+    nccl = importlib.import_module(f"{cupy.__name__}.cuda.nccl")
+    return nccl if nccl.available else None
 
 
 class Token:

@@ -5,6 +5,7 @@ Not here: NCCL itself (``benchmarks/distributed_gpu.py`` checks and times it on 
 """
 
 import os
+import sys
 import types
 
 import pytest
@@ -21,6 +22,8 @@ class Library:
     """Stands for CuPy: its nccl, streams and runtime write down what is called."""
 
     def __init__(self):
+        self.__name__ = "library_of_tests"
+        sys.modules["library_of_tests.cuda.nccl"] = self
         self.calls = []
         self.cuda = self
         self.available = True
@@ -28,7 +31,6 @@ class Library:
         self.NCCL_SUM, self.NCCL_MAX, self.NCCL_MIN = 0, 2, 3
         for k, code in enumerate(sorted(set(TYPES.values()))):
             setattr(self, code, k)
-        self.nccl = self
         self.fails = ""
         self.events = 100
         self.queries = [600, 0]
@@ -85,6 +87,12 @@ class Driver:
 
     def vendor_calls(self, doing):
         return Calls()
+
+
+@pytest.fixture(autouse=True)
+def _no_module_stays():
+    yield
+    sys.modules.pop("library_of_tests.cuda.nccl", None)
 
 
 @pytest.fixture

@@ -102,9 +102,8 @@ def test_eigenvalues(call, driver, dtype, complex_, batch, n, rng):
     np.testing.assert_allclose(values, w, atol=limit * np.abs(a).max())
     if "eig" not in driver.described.ops:
         return
-    w, v = (whole(r, True) for r in call(
-        driver, "eig", [(*batch, n, 2), (*batch, n, n, 2)], [parts(x, dtype, complex_)], **attrs
-    ))  # fmt: skip
+    found = call("eig", [(*batch, n, 2), (*batch, n, n, 2)], [parts(x, dtype, complex_)], **attrs)
+    w, v = (whole(r, True) for r in found)
     assert np.abs(x @ v - v * w[..., None, :]).max() < 50 * limit * np.abs(x).max()
     np.testing.assert_allclose(np.linalg.norm(v, axis=-2), 1, atol=1e-4)
 
@@ -130,9 +129,7 @@ def test_singular_values_and_orthogonal_factors(call, driver, dtype, complex_, b
     (values,) = call("svd", [(*batch, k)], [given], vectors=False, **attrs)
     np.testing.assert_allclose(values, s, atol=limit)
     inner = m if full else k
-    q, r = call(
-        driver, "qr", [shape_of(complex_, *batch, m, inner), shape_of(complex_, *batch, inner, n)], [given], **attrs
-    )
+    q, r = call("qr", [shape_of(complex_, *batch, m, inner), shape_of(complex_, *batch, inner, n)], [given], **attrs)
     q, r = whole(q, complex_), whole(r, complex_)
     assert np.abs(q @ r - a).max() < limit
     assert np.abs(adjoint(q) @ q - np.eye(inner)).max() < limit
