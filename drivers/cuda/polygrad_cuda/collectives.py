@@ -89,7 +89,7 @@ class NcclCollectives:
     def identity(self) -> bytes:
         self._environment()
         with self._calls("making an identity for NCCL"):
-            return bytes(number % 256 for number in self.nccl.get_unique_id())
+            return bytes(self.nccl.get_unique_id())
 
     @staticmethod
     def _environment() -> None:
@@ -99,11 +99,10 @@ class NcclCollectives:
 
     def connect(self, identity: bytes, rank: int, size: int) -> None:
         self._environment()
-        signed = tuple(byte - 256 if byte > 127 else byte for byte in identity)  # noqa: PLR2004  CuPy's form: C's chars
         with self._calls(f"joining {size} ranks through NCCL"):
             self._cupy_stream = self.driver.cupy.cuda.Stream(non_blocking=True)
             self.stream = int(self._cupy_stream.ptr)
-            self.communicator = self.nccl.NcclCommunicator(size, signed, rank)
+            self.communicator = self.nccl.NcclCommunicator(size, identity, rank)
             self.zero = self._event()
             self.runtime.eventRecord(self.zero, self.stream)
 

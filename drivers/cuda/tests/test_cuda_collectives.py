@@ -49,7 +49,7 @@ class Library:
             raise NcclError(f"{call[0]} went wrong")
 
     def get_unique_id(self):
-        return tuple(range(-64, 64))
+        return bytes(range(64, 192))
 
     def eventCreate(self):
         self.events += 1
@@ -100,7 +100,7 @@ def joined(monkeypatch):
     monkeypatch.delenv("NCCL_NVLS_ENABLE", raising=False)
     monkeypatch.delenv("NCCL_DEBUG", raising=False)
     found = collectives(Driver())
-    found.connect(bytes([250, *range(127)]), 1, 3)
+    found.connect(bytes(128), 1, 3)
     found.driver.cupy.calls.clear()
     return found
 
@@ -121,7 +121,7 @@ def test_a_job_is_joined_with_multicast_off(monkeypatch):
     found = collectives(Driver())
     identity = found.identity()
     assert len(identity) == 128
-    assert identity[0] == 192
+    assert identity[0] == 64
     assert os.environ.pop("NCCL_NVLS_ENABLE") == "0"
     found.connect(identity, 1, 3)
     assert os.environ.pop("NCCL_NVLS_ENABLE") == "0"
@@ -130,7 +130,7 @@ def test_a_job_is_joined_with_multicast_off(monkeypatch):
     assert os.environ["NCCL_NVLS_ENABLE"] == "1", "whoever wants it has it"
     name, size, given, rank = found.driver.cupy.calls[1]
     assert (name, size, rank) == ("NcclCommunicator", 3, 1)
-    assert given == tuple(range(-64, 64)), "CuPy takes signed numbers"
+    assert given == bytes(range(64, 192))
 
 
 def test_all_reduce_is_one_group_between_events_on_a_stream_of_its_own(joined):
