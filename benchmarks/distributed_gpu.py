@@ -56,7 +56,7 @@ def check(job: pg.distributed.Communicator) -> None:
         if 8 % job.size == 0:
             wanted["scatter"], found["scatter"] = sum(every)[rows], job.reduce_scatter(x)
         for name, value in wanted.items():
-            got = np.asarray(pg.astype(found[name], "float64"))
+            got = pg.astype(found[name], "float64").numpy()
             if str(found[name].dtype) != dtype or not np.array_equal(got, value):
                 wrong.append(f"{name} of {dtype}")
     odd = {"none": pg.zeros((0, 4)), "one": pg.asarray(float(job.rank)), "complex": pg.asarray([1j * job.rank])}

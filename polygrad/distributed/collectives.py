@@ -19,6 +19,8 @@ from polygrad.runtime import transfer
 from polygrad.runtime.devices import check_alive, state
 from polygrad.runtime.memory import Storage
 
+WATCH = 0.02  # seconds between looks at work under way, whose end nobody waits for: each takes time from the launches
+
 
 def offers(device: str) -> bool:
     """Whether the driver of a device has collectives of its own."""
@@ -89,11 +91,13 @@ class DeviceCommunicator(Communicator):
         """Look whether work that was begun ends; give the job up if another rank is gone."""
         while True:
             found = self._watched.get()
+            while found is not None and not self._watched.empty():
+                found = self._watched.get()  # work ends in the order of its beginning: the newest speaks for all
             if found is None:
                 return
             token, what = found
             try:
-                self.link.until(lambda token=token: self.collectives.done(token), what)  # type: ignore[misc]
+                self.link.until(lambda token=token: self.collectives.done(token), what, pause=WATCH)  # type: ignore[misc]
             except PolygradError as error:
                 if self.link.fault is None:
                     self.link.failed(str(error))

@@ -21,8 +21,6 @@ from polygrad.errors import DistributedError
 
 NOTE = 0.5  # seconds of waiting after which the hub is told
 ANSWER = 5.0  # seconds that the hub has to say who is late
-_PAUSES = (0.0, 0.0002, 0.001)  # seconds between looks: at first, after LONG looks, after twice as many
-_LOOKS = 50
 
 
 def start_hub(size: int, address: str = "127.0.0.1", port: int = 0, token: str | None = None) -> dict[str, Any]:
@@ -159,16 +157,22 @@ class Link:
         return values
 
     def until(
-        self, done: Callable[[], object], what: str, *, told: bool = False, condition: threading.Condition | None = None
+        self,
+        done: Callable[[], object],
+        what: str,
+        *,
+        told: bool = False,
+        condition: threading.Condition | None = None,
+        pause: float = 0.001,
     ) -> None:
-        """Wait until *done* returns something true, looking again and again, or whenever *condition* is notified.
+        """Wait until *done* returns something true, looking every *pause* seconds, or when *condition* is notified.
 
         Raises
         ------
         DistributedError
             If a rank is gone, or it takes longer than the limit; the sentence says who waits for whom.
         """
-        began, looks, late = time.monotonic(), 0, False
+        began, late = time.monotonic(), False
         while not done():
             self.check()
             waited = time.monotonic() - began
@@ -182,13 +186,12 @@ class Link:
                 raise DistributedError(
                     f"rank {self.rank} has waited {waited:.0f} seconds in {what}, and no rank answers"
                 )
-            looks += 1
             if condition is not None:
                 with condition:
                     if not done() and self.fault is None:
                         condition.wait(0.2)
             else:
-                time.sleep(_PAUSES[min(looks // _LOOKS, len(_PAUSES) - 1)])
+                time.sleep(pause)
         if told and self._waiting:
             self._waiting = False
             self._send(**self._at())
