@@ -371,6 +371,24 @@ def compare_cached_and_plain(model):
         model(mixed[:, :1], caches)
 
 
+@pytest.mark.parametrize("positions", ["rotary", "learned", "sinusoidal"])
+def test_replayed_tokens_are_those_without_a_cache(positions):
+    with pg.device("cpu:0"):
+        pg.random.seed(3)
+        model = gpt(vocab_size=97, context=80, positions=positions, kv_heads=1)
+        with pg.no_grad():
+            for p in model.parameters():
+                p.assign_(p.detach() * 6.0)  # untrained scores are all alike
+        start = pg.asarray([[1, 2, 3], [50, 4, 9]])
+        for settings in ({"temperature": 0.0}, {"temperature": 1.5, "top_k": 20, "top_p": 0.9}):
+            made = []
+            for cache in (True, False):
+                pg.random.seed(5)
+                made.append(model.generate(start, 50, use_cache=cache, **settings).tolist())
+            assert made[0] == made[1]
+            assert len(set(made[0][0])) > 5
+
+
 def test_a_position_sees_nothing_behind_it(device):
     model = gpt().eval()
     one, two = pg.asarray([[1, 2, 3, 4]]), pg.asarray([[1, 2, 3, 9]])

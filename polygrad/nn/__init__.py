@@ -35,12 +35,13 @@ from polygrad.nn.activations import (
     Tanhshrink,
     Threshold,
 )
-from polygrad.nn.attention import KVCache, MultiheadAttention, SelfAttention
+from polygrad.nn.attention import MultiheadAttention, SelfAttention
 from polygrad.nn.containers import ModuleDict, ModuleList, ParameterList, Sequential
 from polygrad.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from polygrad.nn.functional import OPS as _OPS
 from polygrad.nn.functional import alpha_dropout, dropout, feature_dropout, scaled_dot_product_attention
 from polygrad.nn.gpt import GPT, GPTConfig
+from polygrad.nn.kv_cache import KVCache
 from polygrad.nn.layers import (
     AlphaDropout,
     Bilinear,

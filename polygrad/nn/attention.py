@@ -1,8 +1,9 @@
 """Attention layers.
 
 Here: MultiheadAttention with PyTorch's parameters and masks; SelfAttention of transformer blocks, with shared heads,
-rotary positions and a cache; KVCache.
-Not here: the formula (`polygrad.ops.attention`), positions (`positions.py`), blocks (`transformer.py`).
+rotary positions and a cache.
+Not here: the formula (`polygrad.ops.attention`), positions (`positions.py`), the cache (`kv_cache.py`), blocks
+(`transformer.py`).
 """
 
 import math
@@ -11,10 +12,10 @@ from typing import Any
 from polygrad import dtypes
 from polygrad.array.functions import FUNCTIONS
 from polygrad.array.object import Array
-from polygrad.array.recording import no_grad
 from polygrad.errors import DTypeError, ShapeError
 from polygrad.nn import init
 from polygrad.nn.functional import dropout, scaled_dot_product_attention
+from polygrad.nn.kv_cache import KVCache, KVPlace, filled
 from polygrad.nn.layers import Linear
 from polygrad.nn.module import Module
 from polygrad.nn.parameter import Parameter
@@ -199,65 +200,6 @@ class MultiheadAttention(Module):
         return f"{self.embed_dim}, {self.num_heads}, dropout={self.dropout}, batch_first={self.batch_first}"
 
 
-_ROOM = 32  # positions: the least that attention to a cache looks at
-
-
-class KVCache:
-    """Keys and values of the positions seen so far, for one layer; room is made once.
-
-    Parameters
-    ----------
-    batch, heads, capacity, head_dim : int
-        [batch, heads, capacity, head_dim] are the shapes of keys and of values.
-    dtype, device : optional
-        float32 and the default device.
-
-    Examples
-    --------
-    >>> import polygrad as pg
-    >>> cache = pg.nn.KVCache(1, 2, 8, 4)
-    >>> k = pg.ones((1, 2, 3, 4), dtype=pg.float32)
-    >>> keys, values = cache.append(k, k)
-    >>> keys.shape, cache.length
-    ((1, 2, 3, 4), 3)
-    """
-
-    def __init__(
-        self, batch: int, heads: int, capacity: int, head_dim: int, *, dtype: Any = None, device: Any = None
-    ) -> None:
-        shape = (batch, heads, capacity, head_dim)
-        self.keys = init.zeros(shape, dtype=dtype, device=device)
-        self.values = init.zeros(shape, dtype=dtype, device=device)
-        self.length = 0
-
-    @property
-    def capacity(self) -> int:
-        """For how many positions there is room."""
-        return self.keys.shape[2]
-
-    def append(self, keys: Array, values: Array) -> tuple[Array, Array]:
-        """Put keys and values of the next positions in; return those of all positions. No gradient goes through it."""
-        end = self.length + keys.shape[2]
-        if end > self.capacity:
-            raise ShapeError(
-                f"cannot put {keys.shape[2]} positions into a cache that holds {self.length} of {self.capacity}: make "
-                "a larger one, or call reset()"
-            )
-        with no_grad():
-            for store, new in ((self.keys, keys), (self.values, values)):
-                store[:, :, self.length : end] = new.detach().astype(store.dtype, copy=False)
-            self.length = end
-            return self.up_to(end)
-
-    def up_to(self, end: int) -> tuple[Array, Array]:
-        """Return keys and values of the first *end* positions, empty ones too."""
-        return self.keys[:, :, :end], self.values[:, :, :end]
-
-    def reset(self) -> None:
-        """Forget all positions."""
-        self.length = 0
-
-
 class SelfAttention(Module):
     """Attention of positions to each other, with one projection for queries, keys and values.
 
@@ -302,7 +244,7 @@ class SelfAttention(Module):
         self.out = Linear(dim, dim, bias, dtype=dtype, device=device)
         self.rotary = rotary
 
-    def forward(self, x: Array, mask: Array | None = None, cache: KVCache | None = None) -> Array:
+    def forward(self, x: Array, mask: Array | None = None, cache: KVCache | KVPlace | None = None) -> Array:
         """Return [N, T, dim] for [N, T, dim].
 
         *mask* is that of `scaled_dot_product_attention`; causality is kept beside it. With *cache* the positions follow
@@ -314,18 +256,17 @@ class SelfAttention(Module):
         q = parts[:, : self.heads]
         k = parts[:, self.heads : self.heads + self.kv_heads]
         v = parts[:, self.heads + self.kv_heads :]
-        start = 0 if cache is None else cache.length
+        start = 0 if cache is None else cache.start
         if self.rotary is not None:
             q, k = self.rotary(q, start), self.rotary(k, start)
         causal = self.causal and length > 1
         if cache is not None:
             k, v = cache.append(k, v)
             if mask is None and self.causal and start > 0:
-                # Room in powers of two, of which a mask shows what is filled: the graph of the next token is this one's
+                # More room than is filled, and a mask that shows how much: the graph of the next token is this one's
                 # graph, with other offsets, and need not be planned again.
-                room = min(cache.capacity, max(_ROOM, 1 << (cache.length - 1).bit_length()))
-                k, v = cache.up_to(room)
-                mask, causal = _filled(start, length, room, x.device), False
+                k, v = cache.up_to(cache.room)
+                mask, causal = filled(start, length, cache.room, x.device), False
         if causal and start > 0:
             mask, causal = _later_rows(start, length, mask, x.device), False
         share = self.dropout if self.training else 0.0
@@ -337,12 +278,6 @@ class SelfAttention(Module):
     def extra_repr(self) -> str:
         """Return the sizes."""
         return f"{self.dim}, heads={self.heads}, kv_heads={self.kv_heads}"
-
-
-def _filled(start: int, length: int, room: int, device: str) -> Array:
-    """Return the rows of a causal mask from *start* on, over *room* positions; *start* is no part of their graph."""
-    rows = FUNCTIONS["expand_dims"](FUNCTIONS["arange"](length, device=device), -1) + start
-    return rows >= FUNCTIONS["arange"](room, device=device)  # type: ignore[no-any-return]
 
 
 def _later_rows(start: int, length: int, mask: Array | None, device: str) -> Array:

@@ -1,22 +1,23 @@
 """GPT: a language model of causal transformer blocks.
 
-Here: its configuration, the model, and generation of tokens with a cache.
-Not here: blocks (`transformer.py`), tokenisers, training and commands (`polygrad.gpt`).
+Here: its configuration, the model, the loop that generates tokens.
+Not here: blocks (`transformer.py`), drawing a token and the step of the loop (`generation.py`), tokenisers, training
+and commands (`polygrad.gpt`).
 """
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from polygrad.array import random
 from polygrad.array.functions import FUNCTIONS
 from polygrad.array.object import Array
 from polygrad.array.recording import no_grad
 from polygrad.errors import ShapeError
 from polygrad.nn import init
-from polygrad.nn.attention import KVCache
 from polygrad.nn.functional import dropout
+from polygrad.nn.generation import Following, check_sampling, sample
+from polygrad.nn.kv_cache import KVCache, KVPlace
 from polygrad.nn.layers import Embedding, Linear
 from polygrad.nn.module import Module
 from polygrad.nn.parameter import Parameter
@@ -164,11 +165,11 @@ class GPT(Module):
                     std = 0.02 * (residual if back else 1.0)
                     p.assign_(init.normal(p.shape, 0.0, std, dtype=p.dtype, device=p.device))
 
-    def forward(self, tokens: Array, caches: list[KVCache] | None = None) -> Array:
+    def forward(self, tokens: Array, caches: Sequence[KVCache | KVPlace] | None = None) -> Array:
         """Return scores [N, T, vocab_size] for tokens [N, T]; with *caches* the tokens follow those in them."""
         if tokens.ndim != 2:  # noqa: PLR2004  [N, T]
             raise ShapeError(f"cannot read tokens of shape {list(tokens.shape)}: they are [N, T]")
-        start = caches[0].length if caches else 0
+        start = caches[0].start if caches else 0
         if start + tokens.shape[1] > self.config.context:
             raise ShapeError(
                 f"cannot read {start + tokens.shape[1]} positions: this GPT has a context of {self.config.context}"
@@ -217,19 +218,20 @@ class GPT(Module):
         window, new = tokens[:, -context:], tokens
         waiting: list[Array] = []
         caches = self.new_caches(tokens.shape[0]) if use_cache and length <= context else None
+        settings = temperature, top_k, top_p
+        following = None if caches is None else Following(self, caches, settings)
         for _ in range(max_new_tokens):
             with no_grad():
                 self.eval()
                 try:
-                    if caches is not None and length <= context:
-                        scores = self(new, caches)
+                    if following is not None and length <= context:
+                        new = following(new, length)
                     else:  # the window moves: every position is another one
                         window = FUNCTIONS["concat"]([window, *waiting], axis=1)[:, -context:].realize()
-                        waiting, caches = [], None
-                        scores = self(window)
+                        waiting, following = [], None
+                        new = sample(self(window)[:, -1], *settings).realize()
                 finally:
                     self.train(mode)
-                new = sample(scores[:, -1], temperature, top_k, top_p).realize()
                 waiting.append(new.astype(window.dtype, copy=False))
                 length += 1
             yield new
@@ -262,40 +264,3 @@ class GPT(Module):
         """
         parts = [tokens, *self.stream(tokens, max_new_tokens, temperature, top_k, top_p, use_cache)]
         return FUNCTIONS["concat"]([p.astype(tokens.dtype) for p in parts], axis=1)  # type: ignore[no-any-return]
-
-
-def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
-    """Raise ShapeError if a setting of `sample` makes no sense."""
-    if temperature < 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0.0 < top_p <= 1.0):
-        raise ShapeError(
-            f"cannot sample with temperature {temperature}, top_k {top_k} and top_p {top_p}: they are at least 0, at "
-            "least 1, and in (0, 1]"
-        )
-
-
-def sample(scores: Array, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None) -> Array:
-    """Return one token for each row of scores [N, vocab_size], as [N, 1]; see `GPT.generate`.
-
-    Examples
-    --------
-    >>> import polygrad as pg
-    >>> sample(pg.asarray([[0.0, 9.0, 1.0]]), temperature=0.0).tolist()
-    [[1]]
-    """
-    check_sampling(temperature, top_k, top_p)
-    if temperature == 0.0:
-        return FUNCTIONS["argmax"](scores, axis=-1, keepdims=True)  # type: ignore[no-any-return]
-    scores = scores / temperature
-    if top_k is not None and top_k < scores.shape[-1]:
-        ranked = FUNCTIONS["sort"](scores, axis=-1, descending=True)
-        scores = FUNCTIONS["where"](scores < ranked[:, top_k - 1 : top_k], -math.inf, scores)
-    if top_p is not None and top_p < 1.0:
-        shares = FUNCTIONS["softmax"](scores, -1)
-        ranked = FUNCTIONS["sort"](shares, axis=-1, descending=True)
-        before = FUNCTIONS["cumulative_sum"](ranked, axis=-1) - ranked
-        least = FUNCTIONS["min"](FUNCTIONS["where"](before < top_p, ranked, math.inf), axis=-1, keepdims=True)
-        scores = FUNCTIONS["where"](shares < least, -math.inf, scores)
-    # The largest of scores plus Gumbel noise is a draw from their softmax.
-    noise = random.exponential(scores.shape, dtype=scores.dtype, device=scores.device)
-    drawn = scores - FUNCTIONS["log"](noise)
-    return FUNCTIONS["argmax"](drawn, axis=-1, keepdims=True)  # type: ignore[no-any-return]

@@ -24,6 +24,18 @@ def _check(name: str, length: int, start: int, most: int) -> None:
         )
 
 
+def rows(start: int, length: int, device: Any) -> Array:
+    """Return positions *start* on, [length]; *start* is a number beside their graph, which the next token has too."""
+    return FUNCTIONS["arange"](length, device=device) + start  # type: ignore[no-any-return]
+
+
+def _of(table: Array, start: int, length: int) -> Array:
+    """Return the rows of a table from position *start* on."""
+    if start > 0:
+        return FUNCTIONS["take"](table, rows(start, length, table.device), axis=0)  # type: ignore[no-any-return]
+    return table[:length]
+
+
 def _angles(positions: int, pairs: int, base: float, device: Any) -> Array:
     """Return position * base ** (-pair / pairs) as [positions, pairs], in float32."""
     at = FUNCTIONS["arange"](positions, dtype=dtypes.float32, device=device)
@@ -51,7 +63,7 @@ class PositionalEmbedding(Module):
         """Return *x* plus the vectors of positions *start* on."""
         length = x.shape[-2]
         _check("PositionalEmbedding", length, start, self.positions)
-        return x + self.weight[start : start + length]
+        return x + _of(self.weight, start, length)
 
     def extra_repr(self) -> str:
         """Return the sizes."""
@@ -81,7 +93,7 @@ class SinusoidalEmbedding(Module):
         """Return *x* plus the vectors of positions *start* on, in *x*'s dtype."""
         length = x.shape[-2]
         _check("SinusoidalEmbedding", length, start, self.positions)
-        return x + self.table[start : start + length].astype(x.dtype, copy=False)
+        return x + _of(self.table, start, length).astype(x.dtype, copy=False)
 
     def extra_repr(self) -> str:
         """Return the sizes."""
@@ -132,11 +144,7 @@ class RotaryEmbedding(Module):
         """Return *x*, whose second last axis is positions *start* on, turned."""
         length = x.shape[-2]
         _check("RotaryEmbedding", length, start, self.positions)
-        if start > 0:  # a number beside the graph, not an offset within it: the next token has the same plan
-            rows = FUNCTIONS["arange"](start, start + length, device=x.device)
-            cos, sin = FUNCTIONS["take"](self.cos, rows, axis=0), FUNCTIONS["take"](self.sin, rows, axis=0)
-        else:
-            cos, sin = self.cos[:length], self.sin[:length]
+        cos, sin = _of(self.cos, start, length), _of(self.sin, start, length)
         if x.dtype is dtypes.float64:
             cos, sin = cos.astype(x.dtype), sin.astype(x.dtype)
         return FUNCTIONS["rotary"](x, cos, sin, interleaved=self.interleaved)  # type: ignore[no-any-return]

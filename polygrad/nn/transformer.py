@@ -9,8 +9,9 @@ from typing import Any
 from polygrad.array.functions import FUNCTIONS
 from polygrad.array.object import Array
 from polygrad.errors import ShapeError
-from polygrad.nn.attention import KVCache, SelfAttention
+from polygrad.nn.attention import SelfAttention
 from polygrad.nn.functional import dropout
+from polygrad.nn.kv_cache import KVCache, KVPlace
 from polygrad.nn.layers import Linear
 from polygrad.nn.module import Module
 from polygrad.nn.normalisation import LayerNorm, RMSNorm
@@ -158,7 +159,7 @@ class TransformerBlock(Module):
             else FeedForward(dim, inside, activation, bias, dropout, **where)
         )
 
-    def forward(self, x: Array, mask: Array | None = None, cache: KVCache | None = None) -> Array:
+    def forward(self, x: Array, mask: Array | None = None, cache: KVCache | KVPlace | None = None) -> Array:
         """Return an array of *x*'s shape, [N, T, dim]; see `SelfAttention` for *mask* and *cache*."""
         x = x + self.attention(self.attention_norm(x), mask, cache)
         return x + self.mlp(self.mlp_norm(x))  # type: ignore[no-any-return]
