@@ -3,7 +3,7 @@
 Here: RMSNorm, SwiGLU, causal softmax and cross-entropy forward and backward, and an AdamW step, float32, random data,
 one device. Not here: CPU workloads against many peers (`cpu_ops.py`), hand-made kernels (`gpu_kernels.py`).
 
-    python benchmarks/fused_ops.py --device cuda:0 [--scale 1] [--json out.json]
+    python benchmarks/fused_ops.py --device cuda:0 [--scale 1] [--compile] [--json out.json]
 
 Times are medians over rounds of the wall time of one iteration, in a loop of several that ends with a synchronisation.
 The floor is the fewest bytes moved (each input read once, each output written once, forward and backward apart) over
@@ -24,6 +24,7 @@ import polygrad as pg
 
 RNG = np.random.default_rng(0)
 APART = [False]
+COMPILE = [False]
 
 
 def normal(*shape: int) -> Any:
@@ -81,6 +82,8 @@ def training(f: Callable[..., Any], *inputs: Any, seed: Any = None) -> Callable[
 
 def measure(run: Callable[[], Any], loop: int, rounds: int = 7) -> tuple[float, Any]:
     """Return the median seconds of one iteration, and the launch counts of one."""
+    run = pg.compile(run) if COMPILE[0] else run
+    run()
     run()
     run()
     pg.synchronize()
@@ -164,9 +167,10 @@ def main() -> None:
     parser.add_argument("--scale", type=int, default=1, help="divide the first axis of every shape by this")
     parser.add_argument("--loop", type=int, default=10)
     parser.add_argument("--apart", action="store_true", help="realize the forward pass before the backward pass")
+    parser.add_argument("--compile", action="store_true", help="replay the iteration with pg.compile")
     parser.add_argument("--json")
     options = parser.parse_args()
-    APART[0] = options.apart
+    APART[0], COMPILE[0] = options.apart, options.compile
     pg.set_device(options.device)
     k = options.scale
     sizes = {

@@ -1,4 +1,4 @@
-"""How fast the OpenCL driver's kernels are, against NumPy in the same process.
+"""How fast the OpenCL driver's kernels are, against NumPy in the same process; products on a GPU against cuBLAS too.
 
 Here: single kernels launched through the driver: row softmax, sums of rows and columns, elementwise chains, matrix
 products, and what a launch costs in Python. Not here: whole models, other drivers.
@@ -160,6 +160,43 @@ def matmul_cases(bench: Bench) -> Iterator[tuple[str, Side, Side]]:
         yield f"matmul {n}^3 ({way})", on_host, on_device
 
 
+def product_cases(bench: Bench) -> Iterator[tuple[str, Side, Side]]:
+    """Products that a GPU's tiles must fit: large, small, long, thin, transposed, in batches; against cuBLAS."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    shapes = [(1, n, n, n) for n in (8192, 4096, 1024, 512)]
+    shapes += [
+        (1, 4095, 4095, 4095),
+        (1, 768, 768, 32768),
+        (1, 4096, 768, 768),
+        (48, 1024, 1024, 64),
+        (1, 1, 4096, 4096),
+    ]
+    for batch, m, n, k in shapes:
+        for turned in (False, True):
+            a = torch.randn(batch, *((k, m) if turned else (m, k)), device="cuda")
+            b = torch.randn(batch, *((n, k) if turned else (k, n)), device="cuda")
+            pair = (a.mT, b.mT) if turned else (a, b)
+            refs = [
+                Ref(bench.put(x.cpu().numpy()), 0, tuple(view.shape), tuple(view.stride()), F32)
+                for x, view in zip((a, b), pair, strict=True)
+            ]
+            out = Ref(bench.driver.allocate(4 * batch * m * n), 0, (batch, m, n), (m * n, n, 1), F32)
+
+            def on_device(out: Ref = out, refs: Any = refs) -> None:
+                bench.driver.op_matmul([out], refs, {})
+                bench.driver.synchronize()
+
+            def by_library(pair: Any = pair) -> None:
+                torch.matmul(*pair)
+                torch.cuda.synchronize()
+
+            yield f"{batch}x[{m},{k}]x[{k},{n}]{' turned' * turned}", by_library, on_device
+            for ref in (*refs, out):
+                bench.driver.free(ref.handle)
+
+
 def launch_cost(bench: Bench) -> None:
     """Print what a launch costs in Python, without waiting."""
     handles = [bench.put(np.zeros(64, F32)) for _ in range(3)]
@@ -174,19 +211,19 @@ def launch_cost(bench: Bench) -> None:
     print(f"launch of a prepared kernel: {best * 1e6:.1f} us")
 
 
-def compare(name: str, host: Side, device: Side, repeat: int) -> None:
+def compare(name: str, host: Side, device: Side, repeat: int, peer: str = "numpy") -> None:
     """Print one line."""
-    best = {"numpy": [float("inf")] * 2, "opencl": [float("inf")] * 2}
+    best = {peer: [float("inf")] * 2, "opencl": [float("inf")] * 2}
     host()
     device()
     for _ in range(repeat):
-        for side, run in (("numpy", host), ("opencl", device)):
+        for side, run in ((peer, host), ("opencl", device)):
             wall, cpu = time.perf_counter(), time.process_time()
             run()
             times = time.perf_counter() - wall, time.process_time() - cpu
             best[side] = [min(pair) for pair in zip(best[side], times, strict=True)]
-    (a, a_cpu), (b, b_cpu) = best["numpy"], best["opencl"]
-    walls = f"numpy {a * 1e3:8.2f} ms  opencl {b * 1e3:8.2f} ms  {a / b:5.2f}x"
+    (a, a_cpu), (b, b_cpu) = best[peer], best["opencl"]
+    walls = f"{peer} {a * 1e3:8.2f} ms  opencl {b * 1e3:8.2f} ms  {a / b:5.2f}x"
     print(f"{name:28} {walls}   CPU {a_cpu * 1e3:.2f} and {b_cpu * 1e3:.2f} ms")
 
 
@@ -195,7 +232,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--repeat", type=int, default=9)
-    parser.add_argument("only", nargs="*", help="softmax, sum, chain, matmul, launch; default: all")
+    parser.add_argument("only", nargs="*", help="softmax, sum, chain, matmul, launch; default: all; or products")
     options = parser.parse_args()
     bench = Bench(options.device)
     print(bench.info.name, bench.info.version)
@@ -203,6 +240,10 @@ def main() -> None:
     for kind in options.only or [*kinds, "launch"]:
         if kind == "launch":
             launch_cost(bench)
+            continue
+        if kind == "products":
+            for case in product_cases(bench):
+                compare(*case, options.repeat, "cublas")
             continue
         for case in kinds[kind](bench):
             compare(*case, options.repeat)

@@ -19,7 +19,7 @@ from polygrad.array.object import Array
 from polygrad.graph.functions import F
 
 ROWS, COLUMNS = 1000, 1000
-TOKENS, WIDTH, WORDS = 8192, 768, 50257
+SIZES = {"": (8192, 768, 50257), ", a few": (20, 8, 50)}  # rows, their length, rows of the table: of a few it is Python
 
 
 def filled(looked_at: bool, held: bool) -> None:
@@ -48,7 +48,7 @@ def on_the_host(table: np.ndarray, at: np.ndarray, rows: np.ndarray) -> tuple[st
     import torch  # a peer, not a need
 
     x, i, v = torch.from_numpy(table), torch.from_numpy(at), torch.from_numpy(rows)
-    return "PyTorch", lambda: x[i], lambda: torch.zeros(WORDS, WIDTH).index_add_(0, i, v)
+    return "PyTorch", lambda: x[i], lambda: torch.zeros(table.shape).index_add_(0, i, v)
 
 
 def on_a_gpu(table: np.ndarray, at: np.ndarray, rows: np.ndarray) -> tuple[str, Callable, Callable]:
@@ -62,24 +62,24 @@ def on_a_gpu(table: np.ndarray, at: np.ndarray, rows: np.ndarray) -> tuple[str, 
         cupy.cuda.get_current_stream().synchronize()
 
     def scatter() -> None:
-        cupy.add.at(cupy.zeros((WORDS, WIDTH), cupy.float32), i, v)
+        cupy.add.at(cupy.zeros(table.shape, cupy.float32), i, v)
         cupy.cuda.get_current_stream().synchronize()
 
     return "CuPy", gather, scatter
 
 
-def peers(seconds: float, device: str) -> None:
+def peers(seconds: float, device: str, size: str) -> None:
     """Print gathers and scatters of rows beside those of a peer on the same device, where it is installed."""
-    rng = np.random.default_rng(0)
-    table, at = rng.standard_normal((WORDS, WIDTH)).astype(np.float32), rng.integers(0, WORDS, TOKENS)
-    rows = rng.standard_normal((TOKENS, WIDTH)).astype(np.float32)
+    rng, (tokens, width, words) = np.random.default_rng(0), SIZES[size]
+    table, at = rng.standard_normal((words, width)).astype(np.float32), rng.integers(0, words, tokens)
+    rows = rng.standard_normal((tokens, width)).astype(np.float32)
     try:
         peer, gather, scatter = (on_the_host if device.startswith("cpu") else on_a_gpu)(table, at, rows)
     except ImportError as error:
         print(f"no peer: {error}")
         return
     x, i, v = pg.asarray(table), pg.asarray(at), pg.asarray(rows)
-    zeros = pg.zeros((WORDS, WIDTH), dtype="float32")
+    zeros = pg.zeros((words, width), dtype="float32")
     pg.realize(x, i, v)
 
     def computed(make: Callable[[], pg.Array]) -> None:
@@ -91,7 +91,7 @@ def peers(seconds: float, device: str) -> None:
         ("scatter-add of rows into zeros", lambda: computed(lambda: zeros.at[i].add(v)), scatter),
     ):
         a, b = turns(ours, theirs, seconds)
-        print(f"{name:<34} {a * 1e3:9.3f} ms  {peer:>7} {b * 1e3:9.3f} ms  ratio {a / b:5.2f}")
+        print(f"{name + size:<38} {a * 1e3:9.3f} ms  {peer:>7} {b * 1e3:9.3f} ms  ratio {a / b:5.2f}")
 
 
 def main() -> None:
@@ -112,7 +112,8 @@ def main() -> None:
         a, b = a / 2e3 * 1e6, b / 2e3 * 1e6
         print(f"{'a view':<34} {a:9.2f} us  a node  {b:9.2f} us  ratio {a / b:5.2f}")
         if not arguments.device.startswith("opencl"):
-            peers(arguments.seconds, arguments.device)
+            for size in SIZES:
+                peers(arguments.seconds, arguments.device, size)
 
 
 if __name__ == "__main__":

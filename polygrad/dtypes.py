@@ -29,6 +29,7 @@ FLOATS = (float16, bfloat16, float32, float64)
 COMPLEX = (complex64, complex128)
 ALL = (bool_, *INTEGERS, *FLOATS, *COMPLEX)
 BY_NAME = {d.name: d for d in ALL}
+_OURS: dict[DType, DType] = {d: d for d in ALL}  # a dtype may be another object than its equal here; its name is slow
 
 # "bool" < "int" < "float" < "complex": the ladder that a Python scalar climbs.
 KINDS = {d: "bool" if d is bool_ else "int" if d in INTEGERS else "float" if d in FLOATS else "complex" for d in ALL}
@@ -77,9 +78,10 @@ def as_dtype(value: Any) -> DType:
         found = BY_NAME.get(value) if isinstance(value, str) else np.dtype(value)
     except TypeError:
         found = None
-    if found is None or found not in KINDS:
+    ours = None if found is None else _OURS.get(found)
+    if ours is None:
         raise DTypeError(f"polygrad has no dtype {value!r}; it has {', '.join(BY_NAME)}")
-    return BY_NAME[found.name]
+    return ours
 
 
 @functools.cache

@@ -4,6 +4,7 @@ Here: broadcasting, axis normalisation, sizes and strides.
 Not here: nodes, dtypes, views.
 """
 
+import functools
 import math
 import operator
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ def size(shape: Shape) -> int:
     return math.prod(shape)
 
 
+@functools.lru_cache(maxsize=8192)
 def strides(shape: Shape) -> Shape:
     """Return the strides, in elements, of a C-contiguous array.
 
@@ -31,7 +33,7 @@ def strides(shape: Shape) -> Shape:
     """
     out = [1] * len(shape)
     for k in range(len(shape) - 2, -1, -1):
-        out[k] = out[k + 1] * shape[k + 1]
+        out[k] = out[k + 1] * int(shape[k + 1])
     return tuple(out)
 
 

@@ -689,8 +689,8 @@ def test_processes_that_were_started_wrong_are_told_so(tmp_path):
     assert started(RANK="x", WORLD_SIZE="2") == "cannot join a job: the variable RANK is 'x', and must be a number"
     assert started(RANK="2", WORLD_SIZE="2") == "cannot join a job: RANK is 2 and WORLD_SIZE 2, but ranks count from 0"
     assert started(RANK="0", WORLD_SIZE="2", POLYGRAD_DEVICE="cpu:0") == (
-        "cannot move arrays of cpu:0 between processes that no MPI has started: its driver has no collectives of its own "
-        "here; start the processes with mpiexec -n 2"
+        "cannot move arrays of cpu:0 between processes that no MPI has started: its driver has no collectives of its "
+        "own here; start the processes with mpiexec -n 2"
     )
     assert started(OMPI_COMM_WORLD_SIZE="2").startswith(
         "this process was started as one of 2, but mpi4py takes it for the only one: it uses another MPI than the mpi"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import polygrad as pg
+from polygrad.runtime.devices import State
 
 DTYPES = (
     "bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64, complex64, "
@@ -308,6 +309,22 @@ def test_the_line_of_a_bad_index(device):
     line = inspect.currentframe().f_lineno - 1
     with pytest.raises(pg.OutOfBounds, match=f"test_errors.py:{line}: index 9"):
         y.numpy()
+
+
+def test_a_line_that_runs_again_is_the_same_launch_to_a_driver(device, monkeypatch):
+    """A number that changed with each launch would make a driver plan each of them anew."""
+    fresh = []
+    make = State._new_number
+    monkeypatch.setattr(State, "_new_number", lambda self: fresh.append(make(self)) or fresh[-1])
+    x, good = pg.asarray([10.0, 20.0, 30.0]), pg.asarray([0, 2])
+    for index in (good, good, pg.asarray([5])):
+        y, line = x[index].realize(), inspect.currentframe().f_lineno
+    assert len(fresh) == 1
+    z = x[good].realize()
+    assert len(fresh) == 2
+    with pytest.raises(pg.OutOfBounds, match=f"test_errors.py:{line}: index 5"):
+        pg.synchronize()
+    assert (y.shape, z.shape) == ((1,), (2,))
 
 
 @pytest.mark.parametrize("label", [3, -1, 255])

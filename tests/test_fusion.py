@@ -137,6 +137,19 @@ def test_swiglu_is_one_launch_each_way(shape, device, rng):
     assert backward.total == 1  # both gradients read the same operands
 
 
+def test_parts_of_an_activation_are_made_again_rather_than_kept(device, rng):
+    # Numbers spread over a shape, as in where(x < 0, e, ones), count for nothing that is read.
+    a, b, c = (pg.nn.Parameter(rng.normal(size=s).astype("float32")) for s in ((16, 64), (16, 64), (64, 16)))
+    x = pg.asarray(rng.normal(size=(32, 16)).astype("float32"))
+    with pg.profile() as seen:
+        (((pg.nn.silu(x @ a) * (x @ b)) @ c) ** 2).sum().backward()
+        pg.realize(a.grad, b.grad, c.grad)
+    text = str(seen)
+    assert "[2 loads, 1 store]" in text
+    assert "[3 loads, 2 stores]" in text
+    assert "[5 loads" not in text
+
+
 @pytest.mark.parametrize("rows", [64, 300])
 @pytest.mark.parametrize("classes", [10, 1000, 32_000])
 @pytest.mark.parametrize("spelling", LOSSES)

@@ -161,6 +161,15 @@ OTHERS = {
     "pair_": lambda x: pg.astype(x, "complex64") if dtypes.KINDS[x.dtype] == "float" else x,
     "placeholder_": lambda x: pg.vmap(lambda row: -row)(x) if dtypes.KINDS[x.dtype] == "float" else x,
 }
+
+
+def attention_and_back(q, k, v, _out, _lse, g):
+    """Return the gradients of attention, with what attention gives in place of the numbers that were drawn for it."""
+    q, k, v, g = (x._node for x in (q, k, v, g))
+    return [Array(n) for n in F.attention_backward_(q, k, v, *F.attention_(q, k, v, 0.5, False), g, 0.5, False)]
+
+
+OTHERS["attention_backward_"] = attention_and_back
 NOT_IN_ONNX = "polygrad makes it of nothing else, and ONNX has no operator for it"
 BITS = "ONNX's operators do not show the bits of a float"
 # What is refused, by op and dtype (or "*"), and the end of the sentence that says why.

@@ -386,6 +386,35 @@ def test_clipping_inside_the_step_is_the_clipping_before_it_and_costs_a_launch_f
     assert c.builds == 0
 
 
+def test_a_loss_that_is_looked_at_after_a_step_was_computed_with_it(device):
+    w = pg.nn.Parameter(np.ones((4, 4), np.float32), device=device)
+    optimiser = pg.optim.SGD([w], lr=0.5)
+    x = pg.asarray(np.eye(4, dtype=np.float32), device=device)
+    for _ in range(2):
+        loss = ((x @ w) ** 2).sum()
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    with pg.launch_counter() as c:
+        assert loss.item() == 0.0
+    assert c.total == 0
+
+
+def test_the_norm_of_each_step_is_an_array_of_its_own(device):
+    w = pg.nn.Parameter([3.0, 4.0], device=device)
+    optimiser = pg.optim.SGD([w], lr=0.5)
+    one = pg.asarray(1.0, dtype=pg.float32, device=device)
+    compiled = pg.compile(lambda x: optimiser.step([w.detach() * x], max_norm=100.0))
+    norms = []
+    for k in range(8):  # the last ones are replays, and one that is not compiled is among them
+        if k == 5:
+            optimiser.step([w.detach() * 1.0], max_norm=100.0)
+        else:
+            compiled(one)
+        norms.append(optimiser.norm)
+    assert [n.item() for n in norms] == [5.0 * 0.5**k for k in range(8)]
+
+
 def test_a_gradient_that_is_not_finite_can_be_skipped_or_refused_and_nothing_moves(device):
     a, b = pg.nn.Parameter([1.0, 2.0]), pg.nn.Parameter([3.0])
     optimiser = pg.optim.Adam({"a": a, "b": b}, lr=0.1)

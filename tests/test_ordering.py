@@ -362,6 +362,42 @@ def test_first_extremes_of_long_rows(device, rng):
             assert pg.argmin(pg.asarray(w), axis=1).tolist() == w.argmin(1).tolist()
 
 
+def test_long_rows_and_searches_without_ops_of_the_driver(bare, rng):
+    w = np.round(rng.normal(size=(2, 70_000)) * 100).astype("float32")
+    w[0, 40_000:] = np.nan
+    x = pg.asarray(w)
+    assert pg.argmax(x, axis=1).tolist() == w.argmax(1).tolist()
+    assert pg.argmin(x, axis=1).tolist() == w.argmin(1).tolist()
+    ordered, wanted = np.sort(w[1, :300]), w[:, :50]
+    for side in ("left", "right"):
+        found = pg.searchsorted(pg.asarray(ordered), pg.asarray(wanted), side=side)
+        np.testing.assert_array_equal(found.numpy(), np.searchsorted(ordered, wanted, side))
+
+
+def test_a_search_in_a_row_larger_than_a_cache(device, rng):
+    ordered = np.sort(np.round(rng.normal(size=300_000) * 1000).astype("float32"))
+    wanted = np.round(rng.normal(size=150_000) * 1000).astype("float32")
+    wanted[::1000], wanted[1::1000], wanted[2::1000] = np.nan, np.inf, -np.inf
+    for side in ("left", "right"):
+        found = pg.searchsorted(pg.asarray(ordered), pg.asarray(wanted), side=side)
+        np.testing.assert_array_equal(found.numpy(), np.searchsorted(ordered, wanted, side))
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_search_for_each_example(rows, device, rng):
+    """In a row that all share, and in one of its own; with the driver's op."""
+    ordered = np.sort(np.round(rng.normal(size=(4, 60)) * 9), axis=-1)
+    wanted = np.round(rng.normal(size=(4, 3, 5)) * 9)
+    given = ordered if rows else ordered[0]
+    found = pg.vmap(lambda a, b: pg.searchsorted(a, b, side="right"), in_axes=(0 if rows else None, 0))(
+        pg.asarray(given), pg.asarray(wanted)
+    )
+    want = [np.searchsorted(a, v, "right") for a, v in zip(ordered if rows else [given] * 4, wanted, strict=True)]
+    np.testing.assert_array_equal(found.numpy(), want)
+    shared = pg.vmap(lambda a: pg.searchsorted(a, pg.asarray(wanted[0])))(pg.asarray(ordered))
+    np.testing.assert_array_equal(shared.numpy(), [np.searchsorted(a, wanted[0]) for a in ordered])
+
+
 def test_what_has_no_order_is_refused(device):
     z = pg.asarray([1j, 2.0])
     for function in (pg.sort, pg.argsort, lambda v: pg.topk(v, 1), lambda v: pg.searchsorted(v, v), pg.argmax):

@@ -20,6 +20,7 @@ from polygrad.driver.ir import ARITHMETIC, DTYPES, ITEMSIZE, SCALAR_OPS, Instr, 
 from polygrad.driver.render.collapse import collapse
 from polygrad.driver.render.dialect import C99, CUDA, OPENCL, argument_value
 from polygrad.driver.render.expressions import Expressions
+from polygrad.driver.render.gpu_schedule import passes
 from polygrad.driver.render.gpu_style import (
     GpuLimits,
     Source,
@@ -442,6 +443,40 @@ def softmax(rows, n, *, masked):
     return Given(kernel, (rows, n, 0, n, 0, n), [data, np.full(rows * n, 7, f)])
 
 
+def softmax_of_ties(rows, n):
+    """Softmax of rows that repeat their greatest value, with the number of times beside it, as max's gradient asks."""
+    f = "float32"
+    table = [
+        ("load", f, (), 0), ("reduce", f, (0,), "max"), ("subtract", f, (0, 1), None), ("exp", f, (2,), None),
+        ("reduce", f, (3,), "sum"), ("equal", "bool", (0, 1), None), ("cast", f, (5,), None),
+        ("reduce", f, (6,), "sum"), ("divide", f, (3, 4), None), ("divide", f, (6, 7), None), ("add", f, (8, 9), None),
+    ]  # fmt: skip
+    body = tuple(Instr(op, dtype, args, attr) for op, dtype, args, attr in table)
+    views = (View(0, f, (None, 1)), View(1, f, (None, 1)), View(2, f, (1, 0)))
+    kernel = Kernel(1, 1, (f,) * 3, views, (), body, (Store(10, 1), Store(7, 2)))
+    data = np.round(2 * normals(rows, n)).reshape(rows, n)
+    data[0], data[1, ::3], data[2, n // 2], data[3, n // 2] = -np.inf, -np.inf, np.inf, np.nan
+    buffers = [data.ravel(), np.full(rows * n, 7, f), np.full(rows, 7, f)]
+    return Given(kernel, (rows, n, 0, n, 0, n, 0), buffers)
+
+
+def rms_norm(rows, n):
+    """RMSNorm divided by its root: gamma, and what is added, are loaded by the second pass alone."""
+    f = "float32"
+    table = [
+        ("load", (), 0), ("multiply", (0, 0), None), ("reduce", (1,), "sum"), ("const", (), float(n)),
+        ("divide", (2, 3), None), ("sqrt", (4,), None), ("divide", (0, 5), None), ("load", (), 1),
+        ("multiply", (6, 7), None), ("load", (), 2), ("add", (8, 9), None),
+    ]  # fmt: skip
+    views = (View(0, f, (None, 1)), View(1, f, (0, 1)), View(2, f, (None, 1)), View(3, f, (None, 1)))
+    body = tuple(Instr(op, f, args, attr) for op, args, attr in table)
+    kernel = Kernel(1, 1, (f,) * 4, views, (), body, (Store(10, 3),))
+    data = normals(rows, n)
+    data[:2], data[n : n + 3] = (0, 1e-38), (np.inf, np.nan, -0.0)  # beyond what a shared division does quickly
+    buffers = [data, normals(n, seed=1), np.zeros(rows * n, f), np.full(rows * n, 7, f)]
+    return Given(kernel, (rows, n, 0, n, 0, 0, n, 0, n), buffers, tolerance=2e-6)
+
+
 def rms_gradient(rows, n, parts):
     """Dx of RMSNorm, and dgamma in parts: two sibling reductions, a row's values kept, sums over rows beside them."""
     f = "float32"
@@ -479,6 +514,11 @@ SHAPES = {
     "a softmax of odd rows": (lambda: softmax(5, 1111, masked=False), 1024),
     "a softmax of rows too long to keep": (lambda: softmax(2, 9000, masked=False), 64),
     "one long softmax, split": (lambda: softmax(1, 40000, masked=False), 256),
+    "a softmax of ties": (lambda: softmax_of_ties(6, 300), 256),
+    "a softmax of ties in rows too long to keep": (lambda: softmax_of_ties(5, 1500), 64),
+    "an RMSNorm": (lambda: rms_norm(37, 512), 256),
+    "an RMSNorm of odd rows": (lambda: rms_norm(9, 333), 256),
+    "an RMSNorm of rows of one vector": (lambda: rms_norm(9, 4), 256),
     "an RMSNorm gradient": (lambda: rms_gradient(37, 512, 5), 256),
     "an RMSNorm gradient of odd rows": (lambda: rms_gradient(9, 333, 2), 256),
     "an RMSNorm gradient of rows too long to keep": (lambda: rms_gradient(4, 6000, 2), 64),
@@ -496,9 +536,9 @@ def test_a_reduction_is_right_in_every_form(queue, shape):
 
 
 def test_the_shapes_choose_the_strategies_that_they_are_named_for():
-    def chosen(case, threads=1024):
+    def chosen(case, threads=1024, multiprocessors=64):
         kernel, ints = collapse(case.kernel, case.ints)
-        return choose_gpu(kernel, ints, GpuLimits(threads=threads)).variants[0]
+        return choose_gpu(kernel, ints, GpuLimits(multiprocessors, threads)).variants[0]
 
     assert chosen(softmax(48, 256, masked=True)).lanes == 32
     long = chosen(softmax(300, 4096, masked=False))
@@ -506,11 +546,38 @@ def test_the_shapes_choose_the_strategies_that_they_are_named_for():
     assert chosen(softmax(2, 9000, masked=False), 64).chunks == 0
     assert chosen(softmax(1, 40000, masked=False)).splits
     assert chosen(column_sum(500, 64)).strategy == "columns"
+    kept = chosen(softmax_of_ties(4, 32000), multiprocessors=2)  # its row, but not the exponentials
+    assert (kept.lanes, kept.chunks) == (512, 16)
+    ties = softmax_of_ties(4, 32000)
+    ties.kernel = ties.kernel._replace(stores=ties.kernel.stores[1:])
+    assert chosen(ties, multiprocessors=2).chunks == 0, "a loop reads a row once for its maximum and the number of ties"
 
 
-def test_a_looping_softmax_reads_its_row_for_maximum_and_sum_once(queue):
+def test_what_a_later_pass_loads_is_under_way_with_the_first_if_there_is_room():
+    kernel = rms_norm(9, 512).kernel
+
+    def early(registers):
+        return [work.early for work in passes(kernel, kernel.stores, 16, registers)]
+
+    assert early(64) == [(0, 7, 9), ()]
+    assert early(32) == [(0, 7), ()]
+    assert early(16) == [(0,), ()]
+
+
+def test_what_a_pass_computes_takes_the_place_of_what_it_has_loaded():
+    f = "float32"
+    table = [("load", (), 0), ("load", (), 1), ("multiply", (0, 1), None), ("exp", (2,), None), ("reduce", (3,), "sum")]
+    body = tuple(Instr(op, f, args, attr) for op, args, attr in [*table, ("divide", (3, 4), None)])
+    views = tuple(View(k, f, (None, 1)) for k in range(3))
+    kernel = Kernel(1, 1, (f,) * 3, views, (), body, (Store(5, 2),))
+    first, last = passes(kernel, kernel.stores, 16, 32)
+    assert (first.early, first.held, first.keep, last.early) == ((0, 1), (), (3,), ())
+
+
+@pytest.mark.parametrize("make", [lambda: softmax(5, 700, masked=False), lambda: softmax_of_ties(5, 700)])
+def test_a_looping_softmax_reads_its_row_for_maximum_and_sum_once(queue, make):
     """Rows without a largest finite number keep the meaning of two passes: NaN where the maximum is not finite."""
-    case = softmax(5, 700, masked=False)
+    case = make()
     rows = case.buffers[0].reshape(5, 700)
     rows[0], rows[1, ::3], rows[2, 650], rows[3, 650] = -np.inf, -np.inf, np.inf, np.nan
     case = Given(case.kernel, case.ints, case.buffers)

@@ -1,8 +1,8 @@
 """Level 9, threads and replays: several at once on one device, and calls that are launched again.
 
 Here: launches and allocations of drivers that declare thread_safety "free", arrays on any device, functions that
-polygrad compiles.
-Not here: capture by a driver's own means, which the interface does not have yet; compiled training (level 6).
+polygrad compiles, launches that a driver writes down itself.
+Not here: compiled training (level 6).
 """
 
 import threading
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import polygrad as pg
-from polygrad.driver import Instr, Kernel, Ref, oracle
+from polygrad.driver import Instr, Kernel, Ref, Store, View, oracle
 from polygrad_conformance import building
 from polygrad_conformance.bench import Bench
 from polygrad_conformance.case import Array
@@ -200,3 +200,143 @@ def replays_side_by_side(bench: Bench) -> None:
                 del compiled[k]
         for turn, (got, want) in enumerate(kept):
             assert (got.numpy() == want).all(), f"the result of turn {turn} is no longer what it was"
+
+
+# ---- launches that the driver writes down ---------------------------------------------------------------------------
+
+CAPTURE = ("feature.capture",)
+
+
+def _scaled() -> Kernel:
+    """Return the kernel that multiplies by a scalar and adds what is there already: made twice, it shows."""
+    views = tuple(View(buffer, F, (1,)) for buffer in range(2))
+    body = (
+        Instr("load", F, (), 0), Instr("scalar", F, (), 0), Instr("multiply", F, (0, 1)), Instr("load", F, (), 1),
+        Instr("add", F, (2, 3)),
+    )  # fmt: skip
+    return Kernel(1, 0, (F, F), views, (F,), body, (Store(4, 1),))
+
+
+class _Written:
+    """Two launches, ``b += a * factor; c += b``, and a copy of c to d if the device has it, made or written down."""
+
+    def __init__(self, bench: Bench, number: int) -> None:
+        capturing = bench.device.capture()
+        assert capturing is not None, "the device declares the feature 'capture', but answers None"
+        self.bench, self.capturing = bench, capturing
+        self.data = bench.rng(93, number).integers(-8, 9, 96).astype(F)
+        self.handles = [bench.put(self.data), *[bench.put(np.zeros(96, F)) for _ in range(3)]]
+        self.want = [self.data, *[np.zeros(96, F) for _ in range(3)]]
+        self.kernel = bench.prepare(_scaled())
+        refs = [Ref(h, 0, (96,), (1,), F) for h in self.handles]
+        self.copied = refs[3:], refs[2:3]
+        self.copies = "copy" in bench.info.ops and capturing.takes("copy", *self.copied, {})
+
+    def scale(self, factor: float) -> None:
+        """Launch the kernel with a scalar."""
+        self.kernel((self.handles[0], self.handles[1]), (96, 0, 0), (factor,))
+
+    def launch(self, factor: float) -> None:
+        """Make the launches."""
+        self.scale(factor)
+        self.kernel((self.handles[1], self.handles[2]), (96, 0, 0), (1.0,))
+        if self.copies:
+            self.bench.op("copy", *self.copied, {})
+
+    def bundle(self, factor: float) -> Any:
+        """Write the launches down."""
+        self.capturing.begin()
+        self.capturing.varies()
+        self.launch(factor)
+        return self.capturing.end()
+
+    def expect(self, factor: float) -> None:
+        """Do on the host what the launches do."""
+        a, b, c, _ = self.want
+        b += a * np.float32(factor)
+        c += b
+        if self.copies:
+            self.want[3] = c.copy()
+
+    def check(self, when: str) -> None:
+        """Compare all memory."""
+        for name, handle, want in zip("abcd", self.handles, self.want, strict=True):
+            got = self.bench.read(handle, F, 96)
+            assert (got == want).all(), f"{when}, {name} is not what it would be after the same launches by themselves"
+
+
+@check("L9.capture.launches", needs=CAPTURE)
+def launches_written_down(bench: Bench) -> None:
+    """Launches that were written down are not made; launched, they do what they do one by one, each time."""
+    it = _Written(bench, 0)
+    it.launch(0.5)
+    it.expect(0.5)
+    bundle = it.bundle(2.0)
+    it.check("after launches were written down")
+    for turn in range(3):
+        bundle.launch()
+        it.expect(2.0)
+        if turn == 1:
+            it.launch(0.25)
+            it.expect(0.25)
+    it.check("after a bundle was launched three times")
+    bundle.close()
+    bench.exercised.add("feature.capture")
+
+
+@check("L9.capture.numbers", needs=CAPTURE)
+def numbers_of_launches(bench: Bench) -> None:
+    """A launch in a bundle gets other numbers; what was launched before had its own, other launches keep theirs."""
+    it = _Written(bench, 1)
+    it.launch(0.5)
+    it.expect(0.5)
+    bundle = it.bundle(2.0)
+    for factor in (2.0, -1.5, 0.25):
+        bundle.change(0, lambda factor=factor: it.scale(factor), (factor,))
+        bundle.launch()
+        it.expect(factor)
+    it.check("after a bundle was launched with other numbers")
+    bundle.close()
+
+
+@check("L9.capture.lifetimes", needs=CAPTURE)
+def bundles_side_by_side(bench: Bench) -> None:
+    """Bundles on one device know nothing of each other, whichever is closed first; memory may be written between."""
+    them = [_Written(bench, 2 + k) for k in range(3)]
+    for it in them:
+        it.launch(1.0)
+        it.expect(1.0)
+    bundles = [it.bundle(float(k)) for k, it in enumerate(them)]
+    for closed in (1, 0):
+        for k, it in enumerate(them):
+            if bundles[k] is not None:
+                bench.write(it.handles[0], it.data * 2)
+                it.want[0] = it.data * 2
+                bundles[k].launch()
+                it.expect(float(k))
+        bundles[closed].close()
+        bundles[closed] = None
+    bundles[2].launch()
+    them[2].expect(2.0)
+    for it in them:
+        it.check("after three bundles in turn, of which two were closed")
+    bundles[2].close()
+
+
+@check("L9.capture.abandoned", needs=CAPTURE)
+def launches_forgotten(bench: Bench) -> None:
+    """What was written down and abandoned is not made; launches after it are."""
+    it = _Written(bench, 5)
+    it.launch(1.0)
+    it.expect(1.0)
+    it.capturing.begin()
+    it.launch(4.0)
+    it.capturing.abandon()
+    it.launch(0.5)
+    it.expect(0.5)
+    it.check("after launches were abandoned")
+    bundle = it.bundle(3.0)
+    bundle.launch()
+    it.expect(3.0)
+    it.check("after a bundle that was written down after another one was abandoned")
+    bundle.close()

@@ -9,13 +9,13 @@ real array with an axis of two more at its end.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from polygrad.driver import Ref, oracle
 from polygrad.driver.ir import ITEMSIZE
-from polygrad_conformance import building
+from polygrad_conformance import attention_checks, building, window_checks
 from polygrad_conformance.bench import Bench, dtype_name
 from polygrad_conformance.case import Array
 from polygrad_conformance.checks import check
@@ -56,6 +56,18 @@ def close(what: str, got: Array, want: Array, dtype: str, *, times: float = 200)
     worst = float(np.max(np.where(np.isnan(apart), np.inf, apart), initial=0.0))
     allowed = times * float(np.finfo(dtype).eps) * scale
     assert worst <= allowed, f"{what} is {worst:.3g} off, of {scale:.3g}; {allowed:.3g} are allowed"
+
+
+def near(what: str, got: Array, want: Array, dtype: str, times: float) -> None:
+    """Assert that an array of any float dtype is right to *times* eps of its greatest element; NaN where it must be."""
+    lost = np.isnan(want)
+    wide = got.astype(np.float64)
+    assert got.shape == want.shape, f"{what} has the shape {got.shape}, not {want.shape}"
+    assert (np.isnan(wide) == lost).all(), f"{what} has NaN where there is none, or none where there is"
+    scale = max(float(np.max(np.abs(want[~lost]), initial=0.0)), 1.0)
+    worst = float(np.max(np.abs(wide - want)[~lost], initial=0.0))
+    allowed = times * window_checks.EPSILON[dtype] * scale
+    assert worst <= allowed, f"{what} in {dtype} is {worst:.3g} off, of {scale:.3g}; {allowed:.3g} are allowed"
 
 
 def same(what: str, got: Array, want: Array) -> None:
@@ -124,6 +136,29 @@ def positions_of_true(rng: np.random.Generator, _dtype: str) -> Iterator[Call]:
         mask[-1] = True
         want = np.flatnonzero(mask)
         yield Call([mask], {}, [((len(want),), "int64")], lambda y, w=want: same("nonzero", y, w))
+
+
+def extremes(rng: np.random.Generator, dtype: str) -> Iterator[Call]:
+    """The first of those equal to the greatest, or the least; a NaN is either."""
+    for kind, first in (("max", np.argmax), ("min", np.argmin)):
+        for shape in ((BATCH, 100), (2, 1), (2, 70_001), (1000,)):
+            x = sortable(rng, dtype, shape)
+            if dtype in FLOATS:
+                x[-1] = np.where(np.isnan(x[-1]), 0, x[-1])
+            want = np.asarray(first(x, axis=-1))
+            yield Call([x], {"kind": kind}, [(shape[:-1], "int64")],
+                       lambda y, w=want, k=kind: same(f"arg_extreme {k}", y, w))  # fmt: skip
+
+
+def searches(rng: np.random.Generator, dtype: str) -> Iterator[Call]:
+    """How many come before what is wanted, with and without those equal to it; NaN last."""
+    sides: list[Literal["left", "right"]] = ["left", "right"]
+    for right, side in enumerate(sides):
+        for batch, n, m in ((BATCH, 100, 40), (2, 1, 3), (1, 3001, 500)):
+            x, wanted = np.sort(sortable(rng, dtype, (batch, n)), axis=-1), sortable(rng, dtype, (batch, m))
+            want = np.stack([np.searchsorted(a, v, side) for a, v in zip(x, wanted, strict=True)])
+            yield Call([x, wanted], {"right": bool(right)}, [((batch, m), "int64")],
+                       lambda y, w=want, s=side: same(f"searchsorted {s}", y, w))  # fmt: skip
 
 
 def recurrences(rng: np.random.Generator, dtype: str) -> Iterator[Call]:
@@ -352,6 +387,35 @@ def orthogonal_factors(rng: np.random.Generator, dtype: str) -> Iterator[Call]:
             yield Call([x], {"full": full, "complex": whole}, outs, judge)
 
 
+def _windowed(op: str, cases: Callable[..., Iterator[window_checks.Case]], *wanted: str) -> Calls:
+    """Return the calls of an op over windows; its sums are at most 2,000 products long."""
+
+    def calls(rng: np.random.Generator, dtype: str) -> Iterator[Call]:
+        times = 4 if dtype in ("float16", "bfloat16") else 200
+        for ins, attrs, shape, want in cases(rng, dtype, *wanted):
+            yield Call(ins, attrs, [(shape, dtype)],
+                       lambda y, w=want, a=attrs: near(f"{op} with {a}", y, w, dtype, times))  # fmt: skip
+
+    return calls
+
+
+def _attending(op: str, cases: Callable[..., Iterator[attention_checks.Case]]) -> Calls:
+    """Return the calls of attention, or of its backward pass."""
+
+    def calls(rng: np.random.Generator, dtype: str) -> Iterator[Call]:
+        times = 4 if dtype in ("float16", "bfloat16") else 200
+        for ins, attrs, outs, wanted in cases(rng, dtype):
+
+            def judge(*found: Array, wanted: Sequence[Array] = wanted, attrs: dict[str, Any] = attrs) -> None:
+                for k, (got, want) in enumerate(zip(found, wanted, strict=True)):
+                    # The logarithms are as exact as the format that sums are kept in.
+                    near(f"result {k} of {op} with {attrs}", got, want, dtype, 200 if got.dtype.itemsize > 2 else times)
+
+            yield Call(ins, attrs, outs, judge)
+
+    return calls
+
+
 LIBRARY: dict[str, tuple[Calls, tuple[str, ...]]] = {
     "scan": (scans, SORTED), "sort": (sorts, SORTED), "sort_values": (sorted_values, SORTED),
     "nonzero": (positions_of_true, ("bool",)), "recurrence": (recurrences, FLOATS), "fft": (complex_transforms, FLOATS),
@@ -359,12 +423,19 @@ LIBRARY: dict[str, tuple[Calls, tuple[str, ...]]] = {
     "triangular_solve": (triangular_solutions, FLOATS), "cholesky": (factors, FLOATS), "det": (determinants, FLOATS),
     "slogdet": (signs_and_logarithms, FLOATS), "cofactors": (cofactors, FLOATS), "pinv": (pseudo_inverses, FLOATS),
     "eigh": (hermitian_values, FLOATS), "eig": (general_values, FLOATS), "svd": (singular_values, FLOATS),
-    "qr": (orthogonal_factors, FLOATS),
+    "qr": (orthogonal_factors, FLOATS), "arg_extreme": (extremes, SORTED), "searchsorted": (searches, SORTED),
+    "convolution": (_windowed("convolution", window_checks.convolutions, "y"), window_checks.ALL_FLOATS),
+    "convolution_input": (_windowed("convolution_input", window_checks.convolutions, "x"), window_checks.ALL_FLOATS),
+    "convolution_weight": (_windowed("convolution_weight", window_checks.convolutions, "w"), window_checks.ALL_FLOATS),
+    "max_pool": (_windowed("max_pool", window_checks.maxima), window_checks.ALL_FLOATS),
+    "max_pool_gradient": (_windowed("max_pool_gradient", window_checks.shares), window_checks.ALL_FLOATS),
+    "attention": (_attending("attention", attention_checks.attentions), attention_checks.ALL_FLOATS),
+    "attention_backward": (_attending("attention_backward", attention_checks.gradients), attention_checks.ALL_FLOATS),
 }  # fmt: skip
 
 
 def _needs(op: str, dtype: str) -> tuple[str, ...]:
-    more = ("dtype.int64",) if op in ("sort", "nonzero") else ()
+    more = ("dtype.int64",) if op in ("sort", "nonzero", "arg_extreme", "searchsorted") else ()
     return (f"op.{op}", f"dtype.{dtype}", *more)
 
 
@@ -378,7 +449,10 @@ def library_ops(bench: Bench, op: str, dtype: str) -> None:
 
 
 def _run(bench: Bench, op: str, call: Call) -> None:
-    ins = [_ref(bench.put(x), x.shape, dtype_name(x)) for x in call.ins]
+    laid = [_laid(x) for x in call.ins]
+    ins = [
+        Ref(bench.put(flat), 0, x.shape, steps, dtype_name(x)) for x, (flat, steps) in zip(call.ins, laid, strict=True)
+    ]
     outs, blanks = [], []
     for shape, dtype in call.outs:
         blank, margin = building.guarded(dtype, int(np.prod(shape)))
@@ -393,11 +467,21 @@ def _run(bench: Bench, op: str, call: Call) -> None:
         assert (around == building.GUARD).all(), f"{op} wrote beyond its result of shape {ref.shape}"
         results.append(got[margin : margin + size].reshape(ref.shape))
     call.judge(*results)
-    for ref, x in zip(ins, call.ins, strict=True):
-        now = bench.read(ref.handle, ref.dtype, x.size).view(np.uint8)
-        assert (now == x.reshape(-1).view(np.uint8)).all(), f"{op} changed its operand of shape {x.shape}"
+    for ref, (flat, _) in zip(ins, laid, strict=True):
+        now = bench.read(ref.handle, ref.dtype, flat.size).view(np.uint8)
+        assert (now == flat.view(np.uint8)).all(), f"{op} changed its operand of shape {ref.shape}"
     for ref in (*ins, *outs):
         bench.free(ref.handle)
+
+
+def _laid(x: Array) -> tuple[Array, tuple[int, ...]]:
+    """Return the memory of an operand, and its strides in it: views keep theirs, NaN being what they leave out."""
+    if x.flags.c_contiguous:
+        return x.reshape(-1), _ref(None, x.shape, dtype_name(x)).strides
+    steps = tuple(s // x.itemsize for s in x.strides)
+    flat = np.full(1 + sum((n - 1) * s for n, s in zip(x.shape, steps, strict=True)), np.nan, x.dtype)
+    np.lib.stride_tricks.as_strided(flat, x.shape, x.strides)[...] = x
+    return flat, steps
 
 
 def _ref(handle: object, shape: tuple[int, ...], dtype: str, offset: int = 0) -> Ref:

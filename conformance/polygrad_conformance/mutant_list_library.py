@@ -13,6 +13,7 @@ from polygrad_conformance import library_checks, strict_ops
 from polygrad_conformance.mutants import Mutant, array_of, for_op, poke, put_array
 
 MUTANTS: list[Mutant] = []
+WIDE = 4  # bytes of float32
 LIBRARY = 7  # the ordinal of the strict device that has these ops
 
 
@@ -222,6 +223,69 @@ def _dropping(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -
     return None
 
 
+def _last(inner: Any, device: DeviceInfo, _outs: Any, ins: Any, attrs: Any) -> Any:
+    x = array_of(inner, device, ins[0])[..., ::-1]
+    return x.shape[-1] - 1 - (np.argmax if attrs["kind"] == "max" else np.argmin)(x, axis=-1)
+
+
+def _reversed(op: str) -> Callable[..., None]:
+    """Return the work that takes a convolution for what mathematicians call one."""
+
+    def work(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> None:
+        w = array_of(inner, device, ins[1])
+        put_array(inner, device, ins[1], np.flip(w, tuple(range(2, w.ndim))))
+        inner.polygrad_launch_op(device, op, outs, ins, attrs)
+        put_array(inner, device, ins[1], w)
+
+    return work
+
+
+def _ones(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    return (1,) * len(numbers)
+
+
+def _accumulating(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> Any:
+    before = array_of(inner, device, outs[0]).copy()
+    inner.polygrad_launch_op(device, "convolution_weight", outs, ins, attrs)
+    return before + array_of(inner, device, outs[0])
+
+
+def _nearly(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> Any:
+    """Round as sums of the operands' own dtype would: to a few digits less than the result has."""
+    inner.polygrad_launch_op(device, "convolution", outs, ins, attrs)
+    found = array_of(inner, device, outs[0])
+    return (found.astype(np.float32) * np.float32(1 + 2.0**-7)).astype(found.dtype) if found.itemsize < WIDE else None
+
+
+def _zero_padding(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> Any:
+    inner.polygrad_launch_op(device, "max_pool", outs, ins, attrs)
+    found = array_of(inner, device, outs[0])
+    return np.maximum(found, np.zeros_like(found)) if any(attrs["before"]) else None
+
+
+def _unshared(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> Any:
+    inner.polygrad_launch_op(device, "max_pool_gradient", outs, ins, attrs)
+    return np.sign(array_of(inner, device, outs[0]))
+
+
+def _first_head(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> None:
+    q, *more = ins
+    same = q._replace(strides=(*q.strides[:2], 0, q.strides[3]))
+    inner.polygrad_launch_op(device, "attention", outs, (same, *more), attrs)
+
+
+def _unscaled(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> Any:
+    inner.polygrad_launch_op(device, "attention_backward", outs, ins, attrs)
+    return array_of(inner, device, outs[0]) / attrs["scale"]
+
+
+def _without_lse(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> None:
+    lse = array_of(inner, device, ins[4]).copy()
+    put_array(inner, device, ins[4], np.zeros_like(lse))
+    inner.polygrad_launch_op(device, "attention_backward", outs, ins, attrs)
+    put_array(inner, device, ins[4], lse)
+
+
 def _scaled(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> Any:
     inner.polygrad_launch_op(device, "fft", outs, ins, attrs)
     found = array_of(inner, device, outs[0])
@@ -250,6 +314,22 @@ for _op, (_, _dtypes) in library_checks.LIBRARY.items():
     _add(_op, f"{_op} beyond its result", _overrun(_op), f"{_op}.{_dtypes[-1]}")
 _add("sort", "equal ones turned round", _turned, "sort.int32", "sort.float64")
 _add("scan", "maxima that drop NaN", _dropping, "scan.float32")
+_add("arg_extreme", "the last of equal ones", _last, "arg_extreme.int32", "arg_extreme.float64")
+_add("searchsorted", "both sides alike", _attrs("searchsorted", right=lambda _: False), "searchsorted.int64")
+_add("convolution", "kernels reversed", _reversed("convolution"), "convolution.float32", "convolution.float16")
+_add("convolution_input", "kernels reversed", _reversed("convolution_input"), "convolution_input.float32")
+_add("convolution", "no dilation", _attrs("convolution", dilation=_ones), "convolution.float64")
+_add("convolution_weight", "no stride", _attrs("convolution_weight", stride=_ones),
+     "convolution_weight.float32")  # fmt: skip
+_add("convolution_weight", "added to what is there", _accumulating, "convolution_weight.float64")
+_add("convolution", "sums in float16", _nearly, "convolution.float16")
+_add("max_pool", "zeros for padding", _zero_padding, "max_pool.float32", "max_pool.bfloat16")
+_add("max_pool_gradient", "the whole gradient to each of equal ones", _unshared, "max_pool_gradient.float32")
+_add("attention", "operands of attention taken as they lie", _changed("attention", _contiguous), "attention.float32")
+_add("attention", "everybody sees everything", _attrs("attention", causal=lambda _: False), "attention.float64")
+_add("attention", "rows of one head for all", _first_head, "attention.bfloat16", "attention.float32")
+_add("attention_backward", "a gradient without the scale", _unscaled, "attention_backward.float64")
+_add("attention_backward", "weights of the row alone", _without_lse, "attention_backward.float32")
 _add("solve", "solved in place of its operand", _in_place, "solve.float64")
 _add("fft", "inverse transforms with the factor 1 / n", _scaled, "fft.float64")
 _add("cholesky", "a factor of what has none", _factor_of_anything, "cholesky.float64")

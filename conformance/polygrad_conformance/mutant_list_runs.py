@@ -26,7 +26,7 @@ from polygrad_conformance.mutants import (
 )
 
 MUTANTS: list[Mutant] = []
-TINY, LIBRARY = 4, 7  # ordinals of strict devices
+TINY, LIBRARY, CAPTURE = 4, 7, 8  # ordinals of strict devices
 
 
 def _kernel(name: str, group: str, change: Callable[[], Change], *killers: str) -> None:
@@ -202,3 +202,56 @@ class _SharedStaging(_Mine):
 _kernel("every 50th launch of replays lost", "threads", _losing, "L9.replay.programs", "L9.replay.lifetimes")
 _add("a context of one thread", "threads", _OneThread, "L9.threads.arrays")
 _add("one staging buffer for all threads", "threads", _SharedStaging, "L9.threads.memory")
+
+# ---- launches that are written down ------------------------------------------------------------------------------
+
+
+class _Captures(_Mine):
+    """Spoils one method of what writes launches down, or of the bundles that come of it."""
+
+    def __init__(self, inner: Any, method: str, instead: Callable[..., Any]) -> None:
+        super().__init__(inner)
+        self.method, self.instead = method, instead
+        self.bundles: list[Any] = []
+
+    @hookimpl(tryfirst=True)
+    def polygrad_capture(self, device: DeviceInfo) -> Any:
+        if not self.mine(device):
+            return None
+        found = self.inner.polygrad_capture(device)
+        end = found.end
+
+        def spoilt() -> Any:
+            self.bundles.append(self._spoilt(end()))
+            return self.bundles[-1]
+
+        found.end = spoilt
+        return self._spoilt(found)
+
+    def _spoilt(self, thing: Any) -> Any:
+        original = getattr(thing, self.method, None)
+        if original is not None:
+            setattr(thing, self.method, lambda *given: self.instead(self.bundles, original, *given))
+        return thing
+
+
+def _captures(name: str, method: str, instead: Callable[..., Any], killer: str) -> None:
+    _add(name, "capture", lambda inner: _Captures(inner, method, instead), f"L9.capture.{killer}", ordinal=CAPTURE)
+
+
+def _emptied(bundles: list[Any], original: Callable[[], None]) -> None:
+    """Close a bundle, and forget what all others would launch."""
+    original()
+    for each in bundles:
+        each.pages = []
+
+
+def _twice(_bundles: list[Any], original: Callable[[], None]) -> None:
+    original()
+    original()
+
+
+_captures("a bundle that is launched twice", "launch", _twice, "launches")
+_captures("numbers stay what they were", "change", lambda *_: None, "numbers")
+_captures("a bundle that is closed takes the others along", "close", _emptied, "lifetimes")
+_captures("what is abandoned is still written down", "abandon", lambda *_: None, "abandoned")

@@ -5,7 +5,7 @@ kernels run by the oracle. Not here: speed.
 
 Devices: ``strict:0`` plain, ``:1`` without float64, ``:2`` without int64, ``:3`` without float16 and bfloat16, ``:4``
 with a megabyte of memory, ``:5`` with two queues, ``:6`` with host memory, ``:7`` with every accelerated op (the others
-have none). A launch names the blocks that it touches;
+have none), ``:8`` with these too, and launches can be written down. A launch names the blocks that it touches;
 it starts when the earlier launches that touch them have ended, whichever queue they are in. What a launch raises comes
 out at the next read or synchronisation. Option ``delay``: the longest pause before a launch, in seconds; ``seed`` its
 generator.
@@ -42,9 +42,12 @@ from polygrad.driver import (
 )
 from polygrad.driver.ir import DTYPES, ITEMSIZE
 from polygrad.driver.loader import Registry
-from polygrad_conformance import strict_ops
+from polygrad_conformance import strict_capture, strict_ops
 
-VARIANTS = ("plain", "no_float64", "no_int64", "no_float16", "tiny_memory", "two_queues", "host_memory", "library")
+VARIANTS = (
+    "plain", "no_float64", "no_int64", "no_float16", "tiny_memory", "two_queues", "host_memory", "library",
+    "capture",
+)  # fmt: skip
 LACKS = {
     "no_float64": {"float64"},
     "no_int64": {"int64", "uint64", "float64"},
@@ -122,6 +125,7 @@ class StrictDriver(DriverBase):
         count = 2 if self.variant == "two_queues" else 1
         self.queues = [Queue(seed + k, delay, self.errors.append) for k in range(count)]
         self.turn = 0
+        self.pages: list[strict_capture.Page] | None = None  # what is written down
         return DeviceInfo(
             self.info.name,
             ordinal,
@@ -129,10 +133,14 @@ class StrictDriver(DriverBase):
             dtypes=frozenset(DTYPES) - LACKS.get(self.variant, set()),
             scalar_ops=frozenset(SCALAR_OPS),
             reductions=frozenset(REDUCTIONS),
-            ops=None if self.variant == "library" else frozenset(),  # type: ignore[arg-type]
+            ops=None if self.variant in ("library", "capture") else frozenset(),  # type: ignore[arg-type]
             limits=self.limits,
             features=Features(
-                asynchronous=not hosted, host_memory=hosted, correctly_rounded=True, thread_safety="free"
+                asynchronous=not hosted,
+                host_memory=hosted,
+                correctly_rounded=True,
+                thread_safety="free",
+                capture=self.variant == "capture",
             ),
         )
 
@@ -161,7 +169,7 @@ class StrictDriver(DriverBase):
         with self.lock:
             self._block(handle)
             self.used -= len(self.blocks[handle])
-            self._enqueue([handle], lambda: self._drop(handle))
+            self.enqueue([handle], lambda: self._drop(handle))
 
     def _drop(self, handle: int) -> None:
         with self.lock:
@@ -194,7 +202,8 @@ class StrictDriver(DriverBase):
 
     # ---- work ---------------------------------------------------------------------------------------------
 
-    def _enqueue(self, handles: Iterable[int], work: Callable[[], None]) -> Job:
+    def enqueue(self, handles: Iterable[int], work: Callable[[], None]) -> Job:
+        """Put work that touches some blocks into a queue."""
         with self.lock:
             handles = list(handles)
             job = Job(work, [self.touched[h] for h in handles if h in self.touched])
@@ -203,6 +212,15 @@ class StrictDriver(DriverBase):
             self.turn = (self.turn + 1) % len(self.queues)
             self.queues[self.turn].put(job)
         return job
+
+    def _launch(self, handles: Iterable[int], work: Callable[[], None]) -> None:
+        if self.pages is None:
+            self.enqueue(handles, work)
+        else:
+            self.pages.append((list(handles), work))
+
+    def capture(self) -> strict_capture.Capturing | None:
+        return strict_capture.Capturing(self) if self.variant == "capture" else None
 
     def synchronize(self) -> None:
         for job in list(self.touched.values()):
@@ -219,12 +237,12 @@ class StrictDriver(DriverBase):
     def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002  every op is called with three
         ref, data = outs[0], np.frombuffer(attrs["data"], np.uint8).copy()
         target = self._bytes(ref, len(data))
-        self._enqueue([ref.handle], lambda: np.copyto(target, data))
+        self.enqueue([ref.handle], lambda: np.copyto(target, data))
 
     def op_read(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:  # noqa: ARG002  every op is called with three
         ref, into = ins[0], np.frombuffer(attrs["into"], np.uint8)
         source = self._bytes(ref, len(into))
-        self._enqueue([ref.handle], lambda: np.copyto(into, source)).done.wait()
+        self.enqueue([ref.handle], lambda: np.copyto(into, source)).done.wait()
         self._raise()
 
     def _bytes(self, ref: Ref, nbytes: int) -> Array:
@@ -256,13 +274,13 @@ class StrictDriver(DriverBase):
         targets, sources = (
             [strict_ops.seen(typed(self._block(r.handle), r.dtype), r) for r in refs] for refs in (outs, ins)
         )
-        self._enqueue(dict.fromkeys(handles), lambda: work(targets, sources, given))
+        self._launch(dict.fromkeys(handles), lambda: work(targets, sources, given))
 
     def prepare_fused(self, kernel: Kernel) -> Prepared:
         def launch(buffers: Sequence[int], ints: tuple[int, ...], scalars: Sequence[Any]) -> None:
             arrays = [typed(self._block(h), d) for h, d in zip(buffers, kernel.buffers, strict=True)]
             values = tuple(scalars)
-            self._enqueue(dict.fromkeys(buffers), lambda: oracle.run(kernel, arrays, ints, values))
+            self._launch(dict.fromkeys(buffers), lambda: oracle.run(kernel, arrays, ints, values))
 
         return launch
 

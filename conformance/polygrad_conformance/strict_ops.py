@@ -4,12 +4,12 @@ Here: one function an op, of arrays. Not here: when they run (`strict.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from polygrad.driver import Ref
-from polygrad_conformance import philox
+from polygrad_conformance import philox, strict_attention, strict_windows
 from polygrad_conformance.case import Array
 
 STORAGE_ITEMSIZE = 2
@@ -99,6 +99,11 @@ def _scan(x: Array, kind: str) -> Array:
     return np.asarray(ufunc.accumulate(wide, axis=-1, dtype=wide.dtype))
 
 
+def _searched(x: Array, wanted: Array, side: Literal["left", "right"]) -> Array:
+    rows = zip(x.reshape(-1, x.shape[-1]), wanted.reshape(-1, wanted.shape[-1]), strict=True)
+    return np.stack([np.searchsorted(a, v, side) for a, v in rows]).reshape(wanted.shape)
+
+
 def _recurrence(a: Array, b: Array) -> Array:
     out, factor = b.astype(np.float64), a.astype(np.float64)
     for i in range(1, b.shape[-1]):
@@ -142,6 +147,18 @@ def library(name: str, outs: Sequence[Array], ins: Sequence[Array], attrs: Mappi
             _put(outs, [np.take_along_axis(x, order, -1), order][: len(outs)], *[False] * len(outs))
         elif name == "nonzero":
             _put(outs, [np.flatnonzero(x)], False)
+        elif name == "arg_extreme":
+            _put(outs, [(np.argmax if attrs["kind"] == "max" else np.argmin)(x, axis=-1)], False)
+        elif name == "searchsorted":
+            _put(outs, [_searched(ins[0], ins[1], "right" if attrs["right"] else "left")], False)
+        elif name.startswith("convolution"):
+            strict_windows.convolution(name, outs, ins, attrs)
+        elif name == "attention":
+            strict_attention.attention(outs, ins, attrs)
+        elif name == "attention_backward":
+            strict_attention.backward(outs, ins, attrs)
+        elif name.startswith("max_pool"):
+            strict_windows.pooling(name, outs, ins, attrs)
         else:
             _linear(name, outs, _numbers(x, whole=c), ins, attrs, whole=c)
 
@@ -187,5 +204,8 @@ def _spectra(name: str, outs: Sequence[Array], a: Array, attrs: Mapping[str, Any
 
 LIBRARY = (
     "scan", "recurrence", "sort", "sort_values", "nonzero", "fft", "rfft", "irfft", "solve", "triangular_solve",
-    "cholesky", "det", "slogdet", "cofactors", "pinv", "eigh", "eig", "svd", "qr",
+    "cholesky", "det", "slogdet", "cofactors", "pinv", "eigh", "eig", "svd", "qr", "arg_extreme",
+    "searchsorted",
+    "convolution", "convolution_input", "convolution_weight", "max_pool", "max_pool_gradient",
+    "attention", "attention_backward",
 )  # fmt: skip

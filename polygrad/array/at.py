@@ -7,10 +7,13 @@ Not here: writing into an array (`mutation.py`), what an update computes (`ops/p
 from collections.abc import Callable
 from typing import Any
 
+from polygrad import dtypes
 from polygrad.array.keys import entries_of_key, place_in
 from polygrad.array.mutation import taken, value_for
 from polygrad.array.object import Array
 from polygrad.graph.functions import F
+from polygrad.graph.node import Node
+from polygrad.ops.placing import add_at_rows
 
 
 class At:
@@ -53,9 +56,11 @@ class Place:
         x = self._array
         put = value_for(x, value)
         whole, place = place_in(entries_of_key(self._key, x.device), x._node, x.device)
-        out = F.reshape(F.update_(whole, change(put) if change else put, how, place), x.shape)
+        return self._on_device(F.reshape(F.update_(whole, change(put) if change else put, how, place), x.shape))
+
+    def _on_device(self, out: Node) -> Array:
         if out.device is None:
-            out.device = x.device
+            out.device = self._array.device
         return Array(out)
 
     def get(self) -> Array:
@@ -68,6 +73,10 @@ class Place:
 
     def add(self, value: Any) -> Array:
         """Return the array with values added."""
+        x, key = self._array, self._key
+        rows = isinstance(key, Array) and dtypes.KINDS[key.dtype] == "int" and x.ndim
+        if rows and key.size and x.size and dtypes.KINDS[x.dtype] != "bool":
+            return self._on_device(add_at_rows(F, x._node, key._node, value_for(x, value)))
         return self._updated("add", value)
 
     def subtract(self, value: Any) -> Array:

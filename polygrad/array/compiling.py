@@ -22,7 +22,8 @@ from polygrad.array.config import get_device
 from polygrad.array.creation import asarray
 from polygrad.array.environment import Environment
 from polygrad.array.object import Array
-from polygrad.array.replaying import MISS, Capture, with_slots, without_slots
+from polygrad.array.replaying import MISS, ArgumentOf, Capture
+from polygrad.array.slots import with_slots, without_slots
 from polygrad.array.tree import flatten
 from polygrad.array.views import write
 from polygrad.errors import CaptureError, CompileWarning, OutOfMemory
@@ -95,14 +96,14 @@ def _layout(array: Array) -> tuple[Any, ...]:
 class _Shortcut:
     """The last capture that fitted, if its arguments are plain arrays and numbers: few looks instead of a key."""
 
-    def __init__(self, capture: Capture, wanted: list[tuple[type, Any, Any]]) -> None:
+    def __init__(self, capture: Capture, wanted: list[tuple[Any, Any, Any]]) -> None:
         self._capture, self._wanted = capture, wanted
         self._configuration = _configuration()
 
     @classmethod
     def of(cls, capture: Capture, arguments: _Arguments) -> "_Shortcut | None":
         """Return the shortcut to a capture; None if the arguments are trees, views, parts or need gradients."""
-        wanted: list[tuple[type, Any, Any]] = []
+        wanted: list[tuple[Any, Any, Any]] = []
         for a in arguments.args:
             node = a._node if type(a) is Array else None
             if node is not None:
@@ -115,17 +116,16 @@ class _Shortcut:
                 return None
         return None if arguments.kwargs else cls(capture, wanted)
 
-    def __call__(self, args: tuple[Any, ...]) -> Any:
+    def __call__(self, args: Sequence[Any]) -> Any:
         """Replay the capture with *args*, or return `MISS`."""
         if len(args) != len(self._wanted) or self._configuration != _configuration():
             return MISS
         arrays: list[Array] = []
         numbers: list[int | float] = []
-        a: Any
         for a, (kind, aval, device) in zip(args, self._wanted, strict=True):
             if type(a) is not kind:
                 return MISS
-            if isinstance(a, Array):
+            if aval is not None:
                 node = a._node
                 storage = node.storage
                 if node.aval is not aval or node.device != device or node.mask or storage is None:
@@ -134,8 +134,10 @@ class _Shortcut:
                     return MISS
                 arrays.append(a)
             else:
-                numbers.append(a)  # type: ignore[arg-type]  # its type was compared
-        return MISS if self._capture.environment.changed() is not None else self._capture.call(arrays, numbers)
+                numbers.append(a)
+        if self._capture.environment.changed() is not None:
+            return MISS
+        return self._capture.call(arrays, numbers, fitting=True)
 
 
 class Compiled:
@@ -206,7 +208,7 @@ class Compiled:
         aliases = [_alias(a) for a in arguments.arrays]
         held = list(aliases)  # until there is a capture
         for k, alias in enumerate(aliases):
-            watch.expect(alias, functools.partial(_argument, box, held, k))
+            watch.expect(alias, ArgumentOf(box, held, k))
         symbols = [recorder.host.read(functools.partial(_number, box, k, n)) for k, n in enumerate(arguments.numbers)]
         call_args, call_kwargs = arguments.rebuilt(aliases, symbols)
         with watching(watch):
@@ -303,6 +305,8 @@ class Compiled:
                 f"{len(c.states)} written, {c.replay.private} bytes kept; {len(c.host.steps)} steps on the host, "
                 f"{len(c.host.conditions)} conditions; replayed {c.replays} times"
             )
+            if c.replay.described():
+                lines.append(f"   {c.replay.described()}")
         if self._why:
             lines.append(f"last captured anew because {self._why}")
         return "\n".join(lines)
@@ -351,10 +355,6 @@ def _alias(array: Array) -> Array:
         alias.requires_grad = True
         alias._grad = array._grad
     return alias
-
-
-def _argument(box: list[Capture | None], held: list[Array], k: int) -> Array | None:
-    return held[k] if box[0] is None else box[0].arrays[k]
 
 
 def _number(box: list[Capture | None], k: int, first: int | float) -> int | float:
@@ -419,7 +419,8 @@ def compile(function: Callable[..., Any]) -> Compiled:  # noqa: A001  the name t
     Warns
     -----
     CompileWarning
-        If it was captured more than eight times; the oldest captures are then dropped.
+        If it was captured more than eight times; the oldest captures are then dropped. If there was no room for the
+        memory that a capture keeps, or a driver failed to write launches down.
 
     Examples
     --------

@@ -47,7 +47,10 @@ class Environment:
     def changed(self) -> str | None:
         """Return in a few words what has changed; None if nothing has."""
         for cell, was, name in self._cells:
-            now = _content(cell)
+            try:
+                now = cell.cell_contents
+            except ValueError:  # it is empty
+                now = _MISSING
             if now is not was and not _same(now, was):
                 return _told(name, was, now)
         for mapping, key, was, name in self._entries:

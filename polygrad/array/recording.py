@@ -105,6 +105,30 @@ def backward(output: Array, gradient: Array | None, retain_graph: bool) -> None:
         RECORDING.enabled = before
     if not retain_graph:
         spend(passed)
+    if output.size == 1:
+        noted, key = _losses.noted, id(output)
+        noted[key] = weakref.ref(output, lambda _: noted.pop(key, None))
+
+
+class _Losses(threading.local):
+    """What this thread has gone backward from; by id, as arrays compare by value."""
+
+    def __init__(self) -> None:
+        self.noted: dict[int, weakref.ref[Array]] = {}
+
+
+_losses = _Losses()
+
+
+def take_losses() -> list[Array]:
+    """Return the scalars from which this thread went backward since last asked, if somebody holds them still.
+
+    An optimiser's step computes them with its own results: a loss that is looked at later would cost the whole forward
+    pass again, because nothing that the step itself computes contains it.
+    """
+    alive = [loss for ref in _losses.noted.values() if (loss := ref()) is not None]
+    _losses.noted.clear()
+    return alive
 
 
 def deposit(gradients: dict[Node, Node]) -> None:

@@ -1,157 +1,39 @@
-"""One captured call of a function, in terms of arrays: what it reads, writes and returns, and calling it again.
+"""One captured call of a function, in terms of arrays, and calling it again.
 
 Here: `Capture`.
-Not here: capturing (`compiling.py`, `capturing.py`), launches and memory (`runtime/replay.py`).
+Not here: capturing (`compiling.py`, `capturing.py`), what is known of each array (`captured.py`), launches and memory
+(`runtime/replay.py`).
 """
 
-import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from polygrad import dtypes
-from polygrad.array.capturing import Handle, Watch
+from polygrad.array.captured import Find, Given, Input, Memory, State, Value
+from polygrad.array.capturing import Watch
 from polygrad.array.environment import Environment
 from polygrad.array.object import Array
+from polygrad.array.slots import has_slots, without_slots
 from polygrad.array.tree import flatten
-from polygrad.array.views import write
-from polygrad.graph.functions import F
-from polygrad.graph.node import Node, Pair, Spec, parts, spec_of, watches
-from polygrad.ops.creation import buffer as buffer_op
-from polygrad.runtime.memory import Buffer, Storage
-from polygrad.runtime.realize import realize
-from polygrad.runtime.recorder import INPUT, MADE, Place, Recorder
+from polygrad.graph.node import Node
+from polygrad.runtime.memory import Storage
+from polygrad.runtime.recorder import Recorder
 from polygrad.runtime.replay import Replay
-from polygrad.runtime.structure import ALWAYS, active_mask
-from polygrad.symbols import Symbol
+from polygrad.runtime.structure import ALWAYS
 
-Find = Callable[[], Array | None]
-
-
-class Value:
-    """A realized value of a captured call: of each part what it is, its device, its place."""
-
-    def __init__(self, node: Node, recorder: Recorder) -> None:
-        self.pair = type(node) is Pair
-        self.parts: list[tuple[Spec, str, Place]] = []
-        for p in parts(node):
-            assert p.device is not None  # noqa: S101  arrays always have a device
-            self.parts.append((spec_of(buffer_op, (p.aval.shape, p.aval.dtype), ()), p.device, recorder.place(p)))
-
-    def node(self, memory: "Memory") -> Node:
-        """Return a node of the value as it is in this call."""
-        made = []
-        for spec, device, place in self.parts:
-            node = Node(spec, (), device)
-            node.storage = memory.storage(place)
-            made.append(node)
-        return Pair(*made) if self.pair else made[0]
+Undo = Callable[[], None]
 
 
-class Input:
-    """An array that a captured call reads: how it is found, and what it must be like."""
+class ArgumentOf:
+    """Finds an argument of the call at hand; while the first one is captured, that one's."""
 
-    def __init__(self, handle: Handle, recorder: Recorder) -> None:
-        assert handle.node is not None  # noqa: S101  it was read
-        self.find = handle.find
-        self.device = handle.node.device
-        self.needs_grad = bool(watches(ALWAYS, handle.node))
-        self.parts = [(recorder.input(p), p.aval, p.storage.strides) for p in parts(handle.node)]
-        self.pair = type(handle.node) is Pair
+    def __init__(self, box: "list[Capture | None]", held: list[Array], number: int) -> None:
+        self.box, self.held, self.number = box, held, number
 
-    def fits(self, found: dict[int, Storage]) -> bool:
-        """Put the storages of the array as it is now into *found*; return whether it is what it was like."""
-        array = self.find()
-        if array is None:
-            return False
-        node = array._node
-        if node.device != self.device or (type(node) is Pair) is not self.pair:
-            return False
-        if (node.mask or self.needs_grad) and bool(watches(active_mask() & ALWAYS, node)) is not self.needs_grad:
-            return False
-        for p, (block, aval, strides) in zip(parts(node), self.parts, strict=True):
-            if p.aval is not aval:
-                return False
-            if p.storage is None:
-                realize([node])
-            if p.storage.strides != strides:
-                return False
-            found[block] = p.storage
-        return True
-
-
-class State:
-    """An array that a captured call gives a new value, and memory for the next call's."""
-
-    def __init__(self, find: Find, value: Value) -> None:
-        self.find, self.value = find, value
-        self.spare: Buffer | None = None
-
-    def give(self, array: Array, memory: "Memory") -> None:
-        """Give an array its value of this call; keep the memory of the old one if nobody else holds it."""
-        spec, device, place = self.value.parts[0]
-        node = array._node
-        simple = not self.value.pair and array._link is None and type(node) is not Pair and not node.parents
-        fits = simple and node.aval is spec.aval and node.device == device
-        del node
-        if not fits or _node_count(array) > _alone[0]:
-            write(array, F.cut(self.value.node(memory)))
-            return
-        node, new = array._node, memory.storage(place)
-        if new.buffer is not None and node.storage.buffer is not None and not node.storage.offset:
-            if _storage_count(node) <= _alone[1] and _buffer_count(node) <= _alone[2]:
-                buffer = node.storage.buffer
-                if buffer.nbytes == new.buffer.nbytes and buffer.pool is new.buffer.pool and buffer.owner is None:
-                    self.spare = buffer
-        node.storage = new
-
-
-# How many references there are to an array's node, its storage and its buffer, counted in one way: `_alone` is what is
-# counted if nobody else holds them, which differs between versions of Python.
-
-
-def _node_count(array: Array) -> int:
-    return sys.getrefcount(array._node)
-
-
-def _storage_count(node: Node) -> int:
-    return sys.getrefcount(node.storage)
-
-
-def _buffer_count(node: Node) -> int:
-    return sys.getrefcount(node.storage.buffer)
-
-
-def _measured() -> tuple[int, int, int]:
-    array = Array(Node(spec_of(buffer_op, ((), dtypes.bool_), ()), (), None))
-    node = array._node
-    node.storage = Storage(Buffer(None, None, 0, True), 0, (), True)  # type: ignore[arg-type]  # of no pool
-    storage, buffer = _storage_count(node), _buffer_count(node)
-    del node
-    return _node_count(array), storage, buffer
-
-
-_alone = _measured()
-
-
-class Memory:
-    """The memory of one call: that of its inputs, of what it makes and that outlives it, and of constants."""
-
-    def __init__(self, replay: Replay, inputs: dict[int, Storage], made: dict[int, Buffer]) -> None:
-        self.replay, self.inputs, self.made = replay, inputs, made
-        self._storages: dict[Place, Storage] = {}
-
-    def storage(self, place: Place) -> Storage:
-        """Return the storage at a place, one for all who ask."""
-        found = self._storages.get(place)
-        if found is None:
-            kind = self.replay.blocks[place.block].kind
-            if kind == MADE:
-                found = Storage(self.made[place.block], place.offset, place.strides, place.contiguous)
-            else:
-                base = self.inputs[place.block] if kind == INPUT else self.replay.constants[place.block]
-                found = Storage(base.buffer, base.offset + place.offset, place.strides, place.contiguous)
-            self._storages[place] = found
-        return found
+    def __call__(self) -> Array | None:
+        """Return the array."""
+        capture = self.box[0]
+        return self.held[self.number] if capture is None else capture.arrays[self.number]
 
 
 class Capture:
@@ -165,6 +47,8 @@ class Capture:
         self.replays = 0
         leaves, self._rebuild = flatten(result)
         self._alone = isinstance(result, Array)
+        self._flat = type(result) in (tuple, list) and all(isinstance(x, Array) for x in result)
+        self._kind = type(result)
         self._numbered = has_slots(result)
         self._outputs = [_of(a, watch, recorder) for a in leaves]
         handles = list(watch.handles.values())
@@ -177,37 +61,60 @@ class Capture:
         ]
         self._grads_wanted = [(h.find, h.grad_read) for h in handles if h.grad_read is not None]
         some = (*self._outputs, *[s.value for s in self.states], *[v for _, v in self._grads])
-        kept = {place.block for v in some if isinstance(v, Value) for _, _, place in v.parts}
-        self.replay = Replay(recorder, kept)
-        by_block = {s.value.parts[0][2].block: s for s in self.states if not s.value.pair}
-        self._kept = [(block, by_block.get(block)) for block in self.replay.kept]
+        used = Counter(place.block for v in some if isinstance(v, Value) for _, _, place in v.parts)
+        for s in self.states:
+            s.settle(used, recorder)
+        self.replay = Replay(recorder, set(used))
+        self._swapping = [s for s in self.states if s.swaps]
+        self._others = [s for s in self.states if not s.swaps]
+        swapped = {s.block for s in self._swapping}
+        self._writes = bool(self.states or self._grads)
+        self._made = [block for block in self.replay.kept if block not in swapped]
+        given = [(i, i.find.number if isinstance(i.find, ArgumentOf) else -1) for i in self.inputs]
+        self._given = [(k, i.block) for i, k in given if k >= 0]
+        self._found = [(i, *_looked_at(i)) for i, k in given if k < 0]
         for h in handles:  # the call that was captured is over: hold nothing of it
             h.array = h.node = None  # type: ignore[assignment]
 
     def call(
-        self, arrays: Sequence[Array], numbers: Sequence[int | float], undone: list[Callable[[], None]] | None = None
+        self,
+        arrays: Sequence[Array],
+        numbers: Sequence[int | float],
+        undone: list[Undo] | None = None,
+        *,
+        fitting: bool = False,
     ) -> Any:
         """Replay the call with other arguments; return `MISS`, with nothing done, if it does not fit.
 
-        What undoes what was done on the host is put into *undone*, if it is given.
+        What undoes what was done on the host is put into *undone*, if it is given. If *fitting*, all arguments are
+        plain arrays that are known to fit.
         """
         self.arrays, self.numbers = arrays, numbers
+        replay = self.replay
         try:
-            found: dict[int, Storage] = {}
-            if not self.replay.current() or not self._fits(found):
+            if not replay.current():
                 return MISS
-            made = self._memory(found)
+            found = self._arguments(fitting)
+            if found is None or not self._find(found) or not self._has_gradients():
+                return MISS
+            made = {block: replay.take(block) for block in self._made}
+            for state in self._swapping:
+                if state.next is None:
+                    state.next = Storage(replay.take(state.block), 0, state.strides, True)
+                replay.handles[state.block] = state.next.buffer.handle  # type: ignore[union-attr]  # never empty
             ran = self.host.run()
             if ran is None:
                 return MISS
             values, undo = ran
             try:
-                self.replay.run(values, check=self.checked)
+                with replay.locked():
+                    replay.run(values)
+                    out = self._finish(Memory(replay, found, made), values)
             except BaseException:
                 for back in reversed(undo):
                     back()
                 raise
-            out = self._finish(Memory(self.replay, found, made), values)
+            self.replays += 1
             undo += [do() for do in self.after]
             if undone is not None:
                 undone += undo
@@ -221,51 +128,86 @@ class Capture:
         found = [a for a in (find() for find in finds) if a is not None]
         return [(a, a._node, a._grad) for a in {id(a): a for a in found}.values()]
 
-    def _fits(self, found: dict[int, Storage]) -> bool:
-        for one in self.inputs:
-            if not one.fits(found):
+    def _arguments(self, fitting: bool) -> dict[int, Storage] | None:
+        """Return the storages of the arguments, by block; None if they do not fit."""
+        found: dict[int, Storage] = {}
+        if fitting:
+            for k, block in self._given:
+                found[block] = storage = self.arrays[k]._node.storage
+                self.replay.bind(block, storage)
+            return found
+        for i in self.inputs:
+            if isinstance(i.find, ArgumentOf) and not i.fits(found):
+                return None
+        for block, storage in found.items():
+            self.replay.bind(block, storage)
+        return found
+
+    def _find(self, found: dict[int, Storage]) -> bool:
+        """Add the storages of the arrays that the function finds itself; return whether these fit."""
+        handles, offsets = self.replay.handles, self.replay.offsets
+        for one, find, kind, aval, device, mask, strides, block in self._found:
+            array = find()
+            if array is None:
                 return False
+            node = array._node
+            if type(node) is kind and node.aval is aval and node.device == device and node.mask & ALWAYS == mask:
+                storage = node.storage
+                if storage is not None and storage.strides == strides and storage.buffer is not None:
+                    found[block] = storage
+                    handles[block], offsets[block] = storage.buffer.handle, storage.offset
+                    continue
+            those: dict[int, Storage] = {}
+            if not one.fits(those):
+                return False
+            for place, storage in those.items():
+                self.replay.bind(place, storage)
+            found |= those
+        return True
+
+    def _has_gradients(self) -> bool:
+        """Whether gradients are there, or not, where the function looked at them."""
         for find, wanted in self._grads_wanted:
             owner = find()
             if owner is None or (owner._grad is not None) is not wanted:
                 return False
         return True
 
-    def _memory(self, found: dict[int, Storage]) -> dict[int, Buffer]:
-        """Tell the replay which memory the inputs are; return memory for what outlives the call."""
-        replay = self.replay
-        for block, storage in found.items():
-            replay.bind(block, storage)
-        storage = None  # type: ignore[assignment]  # a reference that would count
-        made = {}
-        for block, state in self._kept:
-            if state is None or state.spare is None:
-                made[block] = replay.take(block, None)
-            else:
-                spare, state.spare = state.spare, None
-                made[block] = replay.take(block, spare)
-        return made
-
     def _finish(self, memory: Memory, values: Sequence[Any]) -> Any:
-        """Give arrays their new values; return the result."""
-        self.replays += 1
-        outputs = [_returned(o, memory) for o in self._outputs]
-        grads = [(find(), None if value is None else _returned(value, memory)) for find, value in self._grads]
-        targets = [(s, s.find()) for s in self.states]
-        for s in self.states:  # before the inputs are let go of: what is written may be a view of one
+        """Give arrays their new values, and return the result; after a check that fails they have the old ones.
+
+        The check comes last: the device works while all the rest is done.
+        """
+        outputs = [Array(o.node(memory)) if isinstance(o, Value) else o() for o in self._outputs]
+        given, grads = self._write(memory) if self._writes else ([], [])
+        if self.checked:
+            try:
+                self.replay.check()
+            except BaseException:
+                for state, (array, node, storage) in given:
+                    state.take_back(array, node, storage)
+                for owner, grad in grads:
+                    owner._grad = grad
+                raise
+        if self._alone:
+            return outputs[0]
+        out = self._kind(outputs) if self._flat else self._rebuild(outputs)
+        return without_slots(out, lambda slot: values[slot.index]) if self._numbered else out
+
+    def _write(self, memory: Memory) -> tuple[list[tuple[State, Given]], list[tuple[Array, Array | None]]]:
+        """Give arrays their new values and gradients; return what they had."""
+        grads = [(find(), _returned(value, memory)) for find, value in self._grads]
+        for s in self._others:  # before the inputs are let go of: what is written may be a view of one
             for _, _, place in s.value.parts:
                 memory.storage(place)
+        targets = [(s, s.find()) for s in self.states]
         memory.inputs.clear()  # what nobody else holds then may be written to by the next call
-        for state, array in targets:
-            if array is not None:
-                state.give(array, memory)
+        given = [(state, state.give(array, memory)) for state, array in targets if array is not None]
+        had = [(owner, owner._grad) for owner, _ in grads if owner is not None]
         for owner, grad in grads:
             if owner is not None:
                 owner._grad = grad
-        if self._alone:
-            return outputs[0]
-        out = self._rebuild(outputs)
-        return without_slots(out, lambda slot: values[slot.index]) if self._numbered else out
+        return given, had
 
 
 class _Miss:
@@ -275,49 +217,19 @@ class _Miss:
 MISS = _Miss()
 
 
+def _looked_at(one: Input) -> tuple[Any, ...]:
+    """Return what an array that the function finds is compared with first; arrays of two parts never fit that."""
+    kind = None if one.pair else Node
+    return one.find, kind, one.aval, one.device, one.mask, one.strides, one.block
+
+
 def _of(array: Array, watch: Watch, recorder: Recorder) -> Find | Value:
     """Return how an array that was there before the call is found, or the value of a new one."""
     handle = watch.handles.get(id(array))
     return handle.find if handle is not None else Value(array._node, recorder)
 
 
-def _returned(output: Find | Value, memory: Memory) -> Any:
+def _returned(output: Find | Value | None, memory: Memory) -> Array | None:
+    if output is None:
+        return None
     return Array(output.node(memory)) if isinstance(output, Value) else output()
-
-
-# ---- numbers in results ----------------------------------------------------------------------------------------------
-
-
-class Slot:
-    """Stands in a result for a number that is computed at each call."""
-
-    def __init__(self, symbol: Symbol) -> None:
-        self.index, self.now = symbol.index, symbol.now
-
-
-def with_slots(tree: Any) -> Any:
-    """Return a result with slots for its Symbols."""
-    return _replaced(tree, Symbol, Slot)
-
-
-def without_slots(tree: Any, number: Callable[[Slot], Any]) -> Any:
-    """Return a result with numbers for its slots."""
-    return _replaced(tree, Slot, number)
-
-
-def has_slots(tree: Any) -> bool:
-    """Whether a result has slots."""
-    found: list[Slot] = []
-    _replaced(tree, Slot, found.append)
-    return bool(found)
-
-
-def _replaced(tree: Any, kind: type, by: Callable[[Any], Any]) -> Any:
-    if type(tree) is kind:
-        return by(tree)
-    if type(tree) is dict:
-        return {k: _replaced(v, kind, by) for k, v in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        made = [_replaced(v, kind, by) for v in tree]
-        return type(tree)(*made) if hasattr(tree, "_fields") else type(tree)(made)
-    return tree

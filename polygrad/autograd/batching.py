@@ -115,10 +115,11 @@ class Batch:
         rule = rule_of(op)
         if rule is None:
             raise GradError(f"pg.vmap cannot map {op.name.rstrip('_')}: its op declares no batching rule")
-        if op.kind == "library" and node.value in self._results:
+        together = op.kind == "library" and op.batch is None  # with a rule of its own the results are views of a call's
+        if together and node.value in self._results:
             return F.sibling(self._results[node.value], node.spec.attrs[0])  # type: ignore[no-any-return]
         out: Node = rule(F, self.size, node, lifted, operands, *(node.spec.attrs or ()))
-        if op.kind == "library":
+        if together:
             self._results[node.value] = out
         return out
 

@@ -6,6 +6,7 @@ Not here: the rule of any op, any value, any device; whose `.grad` receives what
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from operator import attrgetter
 
 from polygrad.autograd.selection import Chosen, Gradient, carries, select, settled
 from polygrad.errors import GradError
@@ -37,6 +38,7 @@ class Call:
         self.jvp = jvp
 
 
+_number = attrgetter("number")
 Observer = Callable[[Node, Node], None]
 # Called with (node, part): what a node's rule has given for an operand.
 Inspector = Callable[[Node, Node], None]
@@ -119,7 +121,7 @@ def _sweep(
         incoming = arrived.pop(node, None)
         if incoming is None:
             continue
-        goes_on = node not in ends and not isinstance(node.leaf, Call) and any(p.mask & mask for p in node.parents)
+        goes_on = not isinstance(node.leaf, Call) and _depends(node, mask) and node not in ends
         gradient = incoming if goes_on and carries(node) else settled(incoming)
         if gradient.device is None:  # made of host scalars alone, or of no elements
             gradient.device = node.device
@@ -143,6 +145,14 @@ def _sweep(
     return leaves, passed
 
 
+def _depends(node: Node, mask: int) -> bool:
+    """Whether an operand carries a bit of *mask*."""
+    found = 0
+    for p in node.parents:  # no generator, for it is asked of every node
+        found |= p.mask
+    return bool(found & mask)
+
+
 def _arrive(node: Node, gradient: Node, leaves: dict[Node, Node], ends: Collection[Node]) -> None:
     if node.spent and node not in ends:
         raise _spent(node)
@@ -161,8 +171,10 @@ def _watched(outputs: list[Node], mask: int, ends: Collection[Node]) -> list[Nod
         if n.spent:
             raise _spent(n)
         if n not in ends:
-            stack += [p for p in n.parents if p.mask and watches(mask, p) and p not in seen]
-    return sorted(seen, key=lambda n: -n.number)
+            for p in n.parents:
+                if p.mask and p not in seen and watches(mask, p):
+                    stack.append(p)
+    return sorted(seen, key=_number, reverse=True)
 
 
 def _spent(node: Node) -> GradError:
@@ -176,12 +188,12 @@ def _spent(node: Node) -> GradError:
 def _propagate(
     node: Node, gradient: Gradient, mask: int, arrived: dict[Node, Gradient], inspector: Inspector | None
 ) -> None:
-    rules = node.spec.op.vjp or ()
-    for k, p in enumerate(node.parents):
-        rule = rules[k] if k < len(rules) else None
+    op, parents, attrs = node.spec.op, node.parents, node.spec.attrs or ()
+    plain = type(gradient) is not Chosen and op.name != "where"
+    for k, (p, rule) in enumerate(zip(parents, op.vjp or (), strict=False)):
         if rule is None or not p.mask & mask:
             continue
-        part = _part(node, gradient, k, rule)
+        part = rule(F, gradient, node, *parents, *attrs) if plain else _part(node, gradient, k, rule)
         if part.aval is not p.aval and part.aval.shape != p.aval.shape:
             part = F.sum_to(settled(part), p.aval.shape)
         if inspector is not None:
@@ -190,13 +202,12 @@ def _propagate(
 
 
 def _part(node: Node, gradient: Gradient, k: int, rule: Rule) -> Gradient:
-    """Return what *node* gives operand *k* of a gradient that has arrived, in the node's own shape."""
+    """Return what a selection, or a node behind one, gives operand *k* of a gradient that has arrived."""
     parents, attrs = node.parents, node.spec.attrs or ()
     chosen = gradient if type(gradient) is Chosen else None
     if node.spec.op.name == "where":
         return select(gradient, parents[0], k == 1)
-    if chosen is None:
-        return rule(F, gradient, node, *parents, *attrs)  # type: ignore[no-any-return]
+    assert chosen is not None  # noqa: S101  the caller has applied the rule to any other
     return chosen.through(node, rule(F, chosen.gradient, node, *parents, *attrs), rule)
 
 

@@ -6,6 +6,7 @@ Not here: arrays, gradients, graphs.
 """
 
 from polygrad.driver.base import DriverBase
+from polygrad.driver.bundles import Bundle, Capturing
 from polygrad.driver.collectives import Collectives
 from polygrad.driver.counters import count_build
 from polygrad.driver.hookspecs import hookimpl
@@ -53,6 +54,8 @@ __all__ = [
     "MANDATORY_REDUCTIONS",
     "REDUCTIONS",
     "SCALAR_OPS",
+    "Bundle",
+    "Capturing",
     "Collectives",
     "CompileError",
     "DeviceError",

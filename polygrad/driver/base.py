@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from polygrad.driver.bundles import Capturing
 from polygrad.driver.collectives import Collectives
 from polygrad.driver.hookspecs import hookimpl
 from polygrad.driver.ir import Kernel
@@ -95,6 +96,10 @@ class DriverBase:
 
     def collectives(self) -> Collectives | None:
         """Return what moves values between devices of several processes, if there is anything: see `collectives.py`."""
+        return None
+
+    def capture(self) -> Capturing | None:
+        """Return what writes launches down and makes them again at once, if `features.capture`: see `bundles.py`."""
         return None
 
     def requirements(self) -> Requirements | None:
@@ -250,6 +255,11 @@ class Plugin:
     def polygrad_collectives(self, device: DeviceInfo) -> Collectives | None:
         instance = self._of(device)
         return None if instance is None else instance.collectives()
+
+    @hookimpl
+    def polygrad_capture(self, device: DeviceInfo) -> Capturing | None:
+        instance = self._of(device)
+        return None if instance is None else instance.capture()
 
     @hookimpl
     def polygrad_requirements(self, device: DeviceInfo) -> Requirements | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from polygrad.driver import messages
+from polygrad.driver.bundles import Capturing
 from polygrad.driver.calls import Hook, bound_hook, fail
 from polygrad.driver.collectives import Collectives
 from polygrad.driver.describe import kernel_name
@@ -43,6 +44,7 @@ class Device:
         memory_info() -> MemoryInfo or None     view(handle, nbytes) -> memoryview or None
         adopt(memory) -> handle or None         export(ref, owner) -> object with __dlpack__, or None
         import_(producer) -> (ref, owner) or None           collectives() -> Collectives or None
+        capture() -> Capturing or None
 
     Attributes
     ----------
@@ -53,12 +55,14 @@ class Device:
         What it was opened with.
     wrapped : bool
         Whether some plugin sees the launches of fused kernels, so that they go through pluggy.
+    watched : bool
+        Whether some plugin sees launches of any kind, so that each has to be made by itself.
     """
 
     __slots__ = (
         "__weakref__", "_fused_hook", "_launches", "_lock", "_plugin", "_prepared", "_refusal", "_registry",
-        "adopt", "allocate", "collectives", "export", "free", "import_", "info", "launch_fused", "launch_op",
-        "memory_info", "name", "options", "synchronize", "view",
+        "adopt", "allocate", "capture", "collectives", "export", "free", "import_", "info", "launch_fused", "launch_op",
+        "memory_info", "name", "options", "synchronize", "view", "watched",
     )  # fmt: skip
 
     allocate: Callable[[int], Handle]
@@ -72,6 +76,8 @@ class Device:
     export: Callable[[Ref, object], Any | None]
     import_: Callable[[Any], tuple[Ref, object] | None]
     collectives: Callable[[], Collectives | None]
+    capture: Callable[[], Capturing | None]
+    watched: bool
 
     def __init__(self, registry: Registry, plugin: Any, info: DeviceInfo, options: dict[str, str]) -> None:
         self._registry, self._plugin = registry, plugin
@@ -110,7 +116,9 @@ class Device:
         self.export = self._bound("export", "exporting memory", DriverError)
         self.import_ = self._bound("import", "importing memory", DriverError)
         self.collectives = self._bound("collectives", "asking for its collectives", DriverError)
+        self.capture = self._bound("capture", "asking for what writes launches down", DriverError)
         self._fused_hook = fused if self._others_see("polygrad_launch_fused") else None
+        self.watched = self.wrapped or self._others_see("polygrad_launch_op")
 
     def _others_see(self, hook: str) -> bool:
         drivers = [p for d in self._registry.loaded.values() for p in (d.plugin, d.shortcut)]
@@ -258,6 +266,6 @@ class Device:
         self._refusal = refusal
         self.allocate = self.launch_op = self.launch_fused = self.synchronize = refuse
         self.memory_info = self.view = self.adopt = self.export = self.import_ = self._fused_hook = refuse
-        self.collectives = refuse
+        self.collectives = self.capture = refuse
         self.free = lambda _handle: None  # finalizers of arrays that are still about must not raise
         self._prepared, self._launches = {}, {}

@@ -15,6 +15,7 @@ from typing import Any
 
 import pluggy
 
+from polygrad.driver.bundles import Capturing
 from polygrad.driver.collectives import Collectives
 from polygrad.driver.ir import Kernel
 from polygrad.driver.requirements import Requirements
@@ -133,6 +134,11 @@ def polygrad_collectives(device: DeviceInfo) -> Collectives | None:
 
     Without it values travel through host memory. Answer None if the library for it is not installed.
     """
+
+
+@hookspec(firstresult=True)
+def polygrad_capture(device: DeviceInfo) -> Capturing | None:
+    """Return what writes launches down, to be made again at once, if `features.capture`: see `bundles.py`. Optional."""
 
 
 @hookspec(firstresult=True)

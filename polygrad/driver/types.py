@@ -78,7 +78,7 @@ class Features:
 
     asynchronous: bool = False  # launches return before the work is done
     host_memory: bool = False  # handles are host memory that `polygrad_view` exposes without a copy
-    capture: bool = False
+    capture: bool = False  # launches can be written down and made again at once: `polygrad_capture`
     subnormals: bool = True
     correctly_rounded: bool = False  # divide and sqrt within 0.5 ULP in float32
     thread_safety: Literal["serialised", "free"] = "serialised"
@@ -128,6 +128,15 @@ ACCELERATED_OPS = {
     "matmul": "outs=(contiguous [..., m, n],), ins=([..., m, k], [..., k, n]): batch axes equal, or stride 0; any "
     "strides; float dtypes (float16 and bfloat16 accumulate in float32) and integers. attrs precision: 'highest' "
     "(default: float32 is float32) or 'tf32'.",
+    "attention": "outs=(out contiguous [b, l, h, e], lse contiguous [b, h, l]), ins=(q [b, l, h, d], k [b, s, j, d], v "
+    "[b, s, j, e]): strided views whose last axis is contiguous; h a multiple of j, d and e at most 128, in float64 "
+    "64; float dtypes, float16 and bfloat16 with sums in float32. attrs scale: a float, causal: row i sees columns j "
+    "<= i alone. Head n of q looks at head n // (h / j) of k: out is softmax(scale q k^T) v, and lse, float32 (float64 "
+    "for float64), the logarithm of the sum of exp(scale q k^T). Weights of what is not seen are 0; what stands there "
+    "may be left unread.",
+    "attention_backward": "outs=(dq, dk, dv, contiguous, shaped as q, k, v), ins=(q, k, v, out, lse, dout), attrs as "
+    "attention, whose results out and lse are: the gradients for dout, that by out. Strides as there. To be declared "
+    "with attention.",
     "random_bits": "outs=(contiguous uint32 [n],), attrs key: int < 2**64, counter: int < 2**64. Element e is word "
     "e % 4 of Philox-4x32-10 at counter (counter + e // 4 as the low 64 bits, 0 as the high) under key; words little "
     "end first.",
@@ -136,6 +145,20 @@ ACCELERATED_OPS = {
     "handle, and tag: a bad index is reported as a kernel does, at position 0, and its row is left out.",
     "scatter_reduce": "as scatter_add, attrs mode too: 'max', 'min' or 'multiply' of the values that go to a row; "
     "where none does, the mode's identity (the least or greatest value of the dtype, infinities for floats, 1).",
+    "convolution": "outs=(y [n, o, *places],), ins=(x [n, c, *sizes], w [o, c / groups, *kernel]), contiguous, all "
+    "float dtypes of the device, 1 to 3 axes after the channels. attrs stride, before, after, dilation: tuples of one "
+    "int an axis, groups: int. y[n, o, p] is the sum over c and k of x[n, c, p * stride + k * dilation - before] * "
+    "w[o, c, k], where x is 0 outside of itself; output o reads the channels of its group alone; float16 and bfloat16 "
+    "accumulate in float32. attrs precision as matmul.",
+    "convolution_input": "as convolution, outs=(x [n, c, *sizes],), ins=(y, w): its gradient by x; 0 where no window "
+    "has read.",
+    "convolution_weight": "as convolution, outs=(w [o, c / groups, *kernel],), ins=(x, y): its gradient by w.",
+    "max_pool": "outs=(y [..., *places],), ins=(x [..., *sizes],), contiguous, float dtypes, 1 to 3 axes of sizes. "
+    "attrs kernel, stride, before, after, dilation: tuples of one int an axis. y[..., p] is the greatest of x at p * "
+    "stride + k * dilation - before, where x is -inf outside of itself; NaN if one is.",
+    "max_pool_gradient": "outs=(dx, as x,), ins=(g, as y, x, y), attrs as max_pool, which gave y: each window gives "
+    "its g to the elements that equal its y, in equal parts, what is outside of x counted too; sums where windows "
+    "overlap. A device that has one of the two has both.",
     # From here on operands and results are contiguous, at any offset, and the axes before the last ones are a batch.
     # With attrs complex true a matrix of complex numbers has one axis more at its end, (real, imaginary); so have the
     # operands of transforms. Matrices without a result (singular, not positive definite) give one that is not finite.
@@ -153,6 +176,12 @@ ACCELERATED_OPS = {
     "if it is faster than sort; a device without it sorts with positions.",
     "nonzero": "outs=(contiguous int64 [count],), ins=(contiguous bool [n],): the positions at which the mask is true, "
     "ascending; count, at least 1, is how many there are.",
+    "arg_extreme": "outs=(contiguous int64 [...],), ins=(contiguous [..., n],), n at least 1. attrs kind: 'max' or "
+    "'min'. The position of the first element of a row that is equal to the greatest, or least; a NaN counts as "
+    "either, and the first one wins. -0.0 equals 0.0. To be offered if it reads rows at the memory's speed.",
+    "searchsorted": "outs=(contiguous int64 [..., m],), ins=(sorted [..., n], wanted [..., m]), one dtype, of any "
+    "kind. How many elements of a row, which is sorted as sort does it, come before each wanted value of the same row; "
+    "attrs right: those that are equal to it, too. Every NaN is equal to each other one and greater than all else.",
     "fft": "outs=([..., n, 2],), ins=([..., n, 2],): y[k] = sum over j of x[j] exp(-2 pi i j k / n), without a "
     "factor. attrs inverse: exp(+...) if true.",
     "rfft": "outs=([..., n // 2 + 1, 2],), ins=(real [..., n],): the first half of the transform of real values.",

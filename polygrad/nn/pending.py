@@ -1,7 +1,7 @@
-"""Buffers whose new values are recorded but not computed yet, such as running statistics.
+"""Values that are recorded but not computed yet, and that the next optimiser's step computes together with its own.
 
-Here: a note of them, so that an optimiser's step computes them together with everything else and no chain of graphs
-grows.
+Here: a note of buffers with a new value, such as running statistics, so that no chain of graphs grows; losses are noted
+where `backward` is.
 Not here: what the buffers are.
 """
 
@@ -9,6 +9,7 @@ import threading
 import weakref
 
 from polygrad.array.object import Array
+from polygrad.array.recording import take_losses
 
 _lock = threading.Lock()
 _noted: dict[int, "weakref.ref[Array]"] = {}
@@ -21,8 +22,8 @@ def note(buffer: Array) -> None:
 
 
 def take() -> list[Array]:
-    """Return the noted buffers that are still alive, and forget them."""
+    """Return the noted buffers, and this thread's losses, that are still alive, and forget them."""
     with _lock:
         alive = [buffer for ref in _noted.values() if (buffer := ref()) is not None]
         _noted.clear()
-    return alive
+    return alive + take_losses()

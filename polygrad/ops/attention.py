@@ -12,7 +12,10 @@ from polygrad.errors import DTypeError, ShapeError
 from polygrad.ops.internal import cast, unwatched
 from polygrad.ops.statistics import floating, wide
 from polygrad.ops.table import composite
+from polygrad.symbols import is_symbol
 
+# Features of a head that a device's own op is asked for at most: tiles of them have to fit a group's memory.
+FEATURES = {dtypes.float32: 128, dtypes.float64: 64, dtypes.float16: 128, dtypes.bfloat16: 128}
 _MATRIX = 2  # axes of positions and features; those before are a batch, the last of them the heads
 
 
@@ -104,6 +107,34 @@ def _prepare(
     return _weights(xp, scores, mask is not None, dtypes.promote(q.dtype, k.dtype)), groups
 
 
+def suits(xp: Any, q: Any, k: Any, v: Any, scale: Any, enable_gqa: Any) -> bool:
+    """Whether the device's own op, if it has one, computes this attention; what is wrong with it is said elsewhere."""
+    if not (q.dtype is k.dtype is v.dtype and q.dtype in FEATURES and q.ndim == k.ndim == v.ndim >= _MATRIX):
+        return False
+    known = scale is None or (isinstance(scale, (int, float)) and not is_symbol(scale))  # it is part of the structure
+    if not known or 0 in (*q.shape, *k.shape, *v.shape):
+        return False
+    if q.shape[-1] != k.shape[-1] or k.shape[:-1] != v.shape[:-1] or max(q.shape[-1], v.shape[-1]) > FEATURES[q.dtype]:
+        return False
+    if q.shape[:-3] != k.shape[:-3]:
+        return False
+    if q.shape[:-2] != k.shape[:-2] and (not enable_gqa or q.shape[-3] % k.shape[-3]):
+        return False
+    return bool(xp.has_op_("attention", q, k, v))
+
+
+def _called(xp: Any, query: Any, key: Any, value: Any, is_causal: Any, scale: Any) -> Any:
+    """Return attention by the device's own op, which takes [batch, length, heads, features]."""
+
+    def laid(x: Any) -> Any:
+        heads = x.shape[-3] if x.ndim > _MATRIX else 1
+        return xp.permute_(xp.reshape(x, (math.prod(x.shape[:-3]), heads, *x.shape[-2:])), (0, 2, 1, 3))
+
+    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    out, _ = xp.attention_(laid(query), laid(key), laid(value), factor, bool(is_causal))
+    return xp.reshape(xp.permute_(out, (0, 2, 1, 3)), (*query.shape[:-1], value.shape[-1]))
+
+
 def _reference_weights(
     np: Any, q: Any, k: Any, mask: Any = None, is_causal: bool = False, scale: Any = None, enable_gqa: bool = False
 ) -> Any:
@@ -167,6 +198,8 @@ def attention(
     at keys 0 to i alone; both together forbid what either does. A query that may look nowhere gets zeros. *kept* is
     multiplied with the weights, as dropout does. With *enable_gqa* heads of queries share heads of keys and values.
     """
+    if attn_mask is None and kept is None and suits(xp, query, key, value, scale, enable_gqa):
+        return _called(xp, query, key, value, is_causal, scale)
     weights, groups = _prepare(xp, query, key, attn_mask, is_causal, scale, enable_gqa)
     v = floating(xp, "attention", value)
     if v.ndim < _MATRIX or v.shape[-2] != key.shape[-2]:

@@ -1,19 +1,20 @@
 """Convolutions over signals [N, C, L], images [N, C, H, W] and volumes [N, C, D, H, W].
 
-Here: conv1d, conv2d, conv3d and conv_transpose1d, 2d, 3d, made of padding, overlapping windows (a view) and a product.
-Not here: pooling (`pooling.py`), the window view (`layout.py`), layers.
+Here: conv1d, conv2d, conv3d and conv_transpose1d, 2d, 3d: what they take, and the choice between the device's own op
+(`convolution_steps.py`) and windows and a product (`convolution_fallback.py`).
+Not here: how either computes, pooling (`pooling.py`), layers.
 """
 
+import functools
 import operator
 from typing import Any
 
-from polygrad import dtypes, shapes
+from polygrad import dtypes
 from polygrad.errors import DTypeError, ShapeError
+from polygrad.ops.convolution_fallback import Sizes, convolved, scattered
 from polygrad.ops.internal import cast
-from polygrad.ops.statistics import wide
 from polygrad.ops.table import composite
 
-Sizes = tuple[int, ...]
 _SUBJECTS = {1: "signals are [N, C, L]", 2: "images are [N, C, H, W]", 3: "volumes are [N, C, D, H, W]"}
 _FIELDS = {1: "length", 2: "height, width", 3: "depth, height, width"}
 _COUNTED = {1: "an int", 2: "an int or a pair of ints", 3: "an int or three ints"}
@@ -49,14 +50,6 @@ def _borders(padding: Any, kernel: Sizes, stride: Sizes, dilation: Sizes) -> tup
     return both, both
 
 
-def bordered(xp: Any, x: Any, before: Sizes, after: Sizes, fill: Any) -> Any:
-    """Return x with *fill* around its last axes."""
-    if not any(before) and not any(after):
-        return x
-    lead = (0,) * (x.ndim - len(before))
-    return xp.pad_(x, lead + before, lead + after, fill)
-
-
 def _check(x: Any, weight: Any, groups: int, rank: int) -> None:
     if x.ndim != rank + 2 or weight.ndim != rank + 2:
         raise ShapeError(
@@ -89,6 +82,11 @@ def _biased(xp: Any, out: Any, bias: Any, rank: int) -> Any:
     return out + xp.reshape(bias, (bias.shape[0],) + (1,) * rank)
 
 
+def _has_own(xp: Any, op: str, x: Any, weight: Any) -> bool:
+    """Return whether the device computes convolutions of this dtype itself; of integers it does not."""
+    return dtypes.KINDS[x.dtype] == "float" and bool(xp.has_op_(op, x, weight))
+
+
 def _convolve(xp: Any, rank: int, x: Any, weight: Any, bias: Any, *geometry: Any) -> Any:
     """Return a convolution over *rank* axes; *geometry* is stride, padding, dilation and groups."""
     stride, padding, dilation, count = geometry
@@ -96,41 +94,10 @@ def _convolve(xp: Any, rank: int, x: Any, weight: Any, bias: Any, *geometry: Any
     _check(x, weight, groups, rank)
     step, apart = (sizes_of(name, what, v, 1, rank) for what, v in (("stride", stride), ("dilation", dilation)))
     x, weight = _alike(xp, x, weight)
-    kernel = weight.shape[2:]
-    before, after = _borders(padding, kernel, step, apart)
-    seen = xp.windows_(bordered(xp, x, before, after, 0), kernel, step, apart)
-    depthwise = weight.shape[1] == 1 and groups == weight.shape[0]
-    out = _depthwise(xp, seen, weight, rank) if depthwise else _product(xp, seen, weight, groups, rank)
+    before, after = _borders(padding, weight.shape[2:], step, apart)
+    own = 0 not in x.shape and _has_own(xp, "convolution", x, weight)
+    out = (xp.conv_ if own else functools.partial(convolved, xp))(x, weight, step, before, after, apart, groups)
     return _biased(xp, out, bias, rank)
-
-
-def _depthwise(xp: Any, seen: Any, weight: Any, rank: int) -> Any:
-    """Return the convolution of each channel with its own kernel: a sum over windows, without a product of matrices."""
-    c, shape = seen.shape[1], seen.shape[: 2 + rank]
-    if 0 in seen.shape:
-        return xp.zeros(shape, dtype=seen.dtype)
-    spread = xp.reshape(weight, (c, *(1,) * rank, *weight.shape[2:]))
-    total = xp.sum_(wide(xp, seen) * wide(xp, spread), tuple(range(2 + rank, 2 + 2 * rank)))
-    return xp.reshape(cast(xp, total, seen.dtype), shape)
-
-
-def _product(xp: Any, seen: Any, weight: Any, groups: int, rank: int) -> Any:
-    """Return the convolution as a product of matrices for each group: windows as rows, kernels as columns."""
-    n, c = seen.shape[:2]
-    places, kernel = seen.shape[2 : 2 + rank], seen.shape[2 + rank :]
-    rows = n * shapes.size(places)
-    outputs, inside = weight.shape[0], (c // groups) * shapes.size(kernel)
-    at, within = tuple(range(2, 2 + rank)), tuple(range(2 + rank, 2 + 2 * rank))
-    if groups == 1:
-        lines = xp.reshape(xp.permute_dims(seen, (0, *at, 1, *within)), (rows, inside))
-        out = xp.matmul(lines, xp.swap_last(xp.reshape(weight, (outputs, inside))))
-        return xp.permute_dims(xp.reshape(out, (n, *places, outputs)), (0, rank + 1, *range(1, rank + 1)))
-    parts = xp.reshape(seen, (n, groups, c // groups, *places, *kernel))
-    order = (1, 0, *(k + 1 for k in at), 2, *(k + 1 for k in within))
-    lines = xp.reshape(xp.permute_dims(parts, order), (groups, rows, inside))
-    out = xp.matmul(lines, xp.swap_last(xp.reshape(weight, (groups, outputs // groups, inside))))
-    whole = xp.reshape(out, (groups, n, *places, outputs // groups))
-    return xp.reshape(xp.permute_dims(whole, (1, 0, rank + 2, *at)), (n, outputs, *places))
 
 
 def _conv_reference(
@@ -253,18 +220,6 @@ def _check_transposed(x: Any, weight: Any, groups: int, rank: int) -> None:
         )
 
 
-def _fitted(xp: Any, x: Any, before: Sizes, after: Sizes) -> Any:
-    """Return x with zeros around its last axes, or with elements cut off where a count is negative."""
-    rank = len(before)
-    if min(before + after) < 0:
-        starts = tuple(max(0, -b) for b in before)
-        ends = tuple(max(0, -a) for a in after)
-        kept = tuple(n - b - a for n, b, a in zip(x.shape[-rank:], starts, ends, strict=True))
-        lead = x.ndim - rank
-        x = xp.slice_(x, (0,) * lead + starts, (1,) * x.ndim, x.shape[:lead] + kept)
-    return bordered(xp, x, tuple(max(0, b) for b in before), tuple(max(0, a) for a in after), 0)
-
-
 def _convolve_transposed(xp: Any, rank: int, x: Any, weight: Any, bias: Any, *geometry: Any) -> Any:
     """Return the transpose of a convolution: what its gradient does; a convolution of x with zeros between elements.
 
@@ -290,27 +245,13 @@ def _convolve_transposed(xp: Any, rank: int, x: Any, weight: Any, bias: Any, *ge
         raise ShapeError(
             f"cannot apply {name} to shape {list(x.shape)}: with this geometry its result would have sizes {sizes}"
         )
-    apart_x = xp.spread(x, (1, 1, *step))  # step - 1 zeros behind every element, the last one too
-    before = tuple(w - p for w, p in zip(spans, border, strict=True))
-    after = tuple(b + e - (s - 1) for b, e, s in zip(before, extra, step, strict=True))
-    return _biased(
-        xp,
-        _convolve(
-            xp, rank, _fitted(xp, apart_x, before, after), _turned(xp, weight, groups), None, 1, 0, apart, groups
-        ),
-        bias,
-        rank,
+    # An output_padding of a whole stride would be one more place of the convolution whose transpose this is.
+    fits = all(e < s for e, s in zip(extra, step, strict=True)) and 0 not in x.shape
+    own = fits and _has_own(xp, "convolution_input", x, weight)
+    out = (xp.conv_input_ if own else functools.partial(scattered, xp))(
+        x, weight, tuple(sizes), step, border, border, apart, groups
     )
-
-
-def _turned(xp: Any, weight: Any, groups: int) -> Any:
-    """Return weights [C, out / groups, ...] as [out, C / groups, ...] with every kernel reversed."""
-    inputs, outputs, *kernel = weight.shape
-    ends = (0, 0, *(k - 1 for k in kernel))
-    weight = xp.slice_(weight, ends, (1, 1, *(-1 for _ in kernel)), weight.shape)
-    parts = xp.reshape(weight, (groups, inputs // groups, outputs, *kernel))
-    turned = xp.permute_dims(parts, (0, 2, 1, *range(3, parts.ndim)))
-    return xp.reshape(turned, (groups * outputs, inputs // groups, *kernel))
+    return _biased(xp, out, bias, rank)
 
 
 def _transposed_reference(np: Any, x: Any, w: Any, bias: Any = None, **geometry: Any) -> Any:

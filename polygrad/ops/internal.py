@@ -176,6 +176,14 @@ def recorded_(xp: Any, x: Any) -> bool:
     return bool(x.mask) and RECORDING.enabled
 
 
+@composite(reference=None, dtypes=ALL, differentiable=False)
+def has_op_(xp: Any, name: str, *nodes: Any) -> bool:
+    """Return whether the device of *nodes* has the library op *name*: a composite may then call that."""
+    from polygrad.graph.asking import has_op  # noqa: PLC0415  as above
+
+    return has_op(name, nodes)
+
+
 def cast(xp: Any, x: Any, dtype: Any) -> Any:
     """Return x in *dtype*: x itself where it has it already, so that no node is made."""
     return x if x.dtype is dtype else xp.astype(x, dtype)

@@ -21,7 +21,7 @@ def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(order.index(k) for k in range(len(order)))
 
 
-def _slice_back(xp: Any, g: Any, _out: Any, x: Any, starts: Any, steps: Any, sizes: Any) -> Any:
+def _slice_back(xp: Any, g: Any, shape: shapes.Shape, starts: Any, steps: Any, sizes: Any) -> Any:
     """Put a gradient back where a slice was taken: reverse negative steps, spread by |step|, pad to the old extents."""
     if any(step < 0 for step in steps):
         flipped = tuple(n - 1 if step < 0 else 0 for n, step in zip(sizes, steps, strict=True))
@@ -30,7 +30,7 @@ def _slice_back(xp: Any, g: Any, _out: Any, x: Any, starts: Any, steps: Any, siz
         steps = tuple(-s if s < 0 else s for s in steps)
     if any(step > 1 for step in steps):
         g = xp.spread(g, steps)
-    after = tuple(n - b - m for n, b, m in zip(x.shape, starts, g.shape, strict=True))
+    after = tuple(n - b - m for n, b, m in zip(shape, starts, g.shape, strict=True))
     if any(m < 0 for m in after):  # the zeros that `spread` put behind the last element
         cut = tuple(m + min(0, a) for m, a in zip(g.shape, after, strict=True))
         g = xp.slice_(g, (0,) * len(cut), (1,) * len(cut), cut)
@@ -77,7 +77,7 @@ def expand_(xp: Any, x: Any, shape: Any, /) -> Any:
 @primitive(
     infer=lambda x, starts, steps, sizes: (sizes, x.dtype),
     kind="slice",
-    vjp=(_slice_back,),
+    vjp=(lambda xp, g, out, x, *attrs: _slice_back(xp, g, x.shape, *attrs),),
     jvp=(lambda xp, t, out, x, starts, steps, sizes: xp.slice_(t, starts, steps, sizes),),
     complex="parts",
 )
@@ -110,38 +110,59 @@ def pad_(xp: Any, x: Any, before: Any, after: Any, fill: Any, /) -> Any:
     return xp.pad(x, list(zip(before, after, strict=True)), constant_values=fill)
 
 
-def _infer_windows(x: Any, kernel: Any, stride: Any, dilation: Any) -> Any:
+def window_counts(shape: shapes.Shape, kernel: Any, stride: Any, dilation: Any) -> tuple[int, ...]:
+    """Return how many windows the last axes of a shape have, or raise ShapeError if there is none."""
     rank = len(kernel)
     spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
-    counts = tuple((n - span) // s + 1 for n, span, s in zip(x.shape[-rank:], spans, stride, strict=True))
+    counts = tuple((n - span) // s + 1 for n, span, s in zip(shape[-rank:], spans, stride, strict=True))
     if min(counts) < 1:
         raise ShapeError(
             f"cannot lay windows of {list(kernel)} with dilation {list(dilation)} on the last axes of shape "
-            f"{list(x.shape)}: they span "
+            f"{list(shape)}: they span "
             f"{spans} elements; pad the array or take a smaller kernel"
         )
-    return (*x.shape[:-rank], *counts, *kernel), x.dtype
+    return counts
 
 
-def _windows_back(xp: Any, g: Any, _out: Any, x: Any, kernel: Any, stride: Any, dilation: Any) -> Any:
-    """Sum over the places of a window: the elements at one place of all windows are a slice, and go back like one."""
+def _infer_windows(x: Any, kernel: Any, stride: Any, dilation: Any) -> Any:
+    counts = window_counts(x.shape, kernel, stride, dilation)
+    return (*x.shape[: -len(kernel)], *counts, *kernel), x.dtype
+
+
+def laid_back(xp: Any, g: Any, shape: shapes.Shape, kernel: Any, stride: Any, dilation: Any) -> Any:
+    """Return windows added up where they come from, in an array of *shape*.
+
+    The elements at one place of all windows are a slice, and go back like one. Windows that lie side by side need no
+    additions: they are the array in another order.
+    """
     rank = len(kernel)
-    lead, counts = x.shape[:-rank], g.shape[-2 * rank : -rank]
+    lead, counts = shape[:-rank], g.shape[-2 * rank : -rank]
+    if stride == kernel and set(dilation) == {1}:
+        return _side_by_side(xp, g, shape, lead, counts, kernel)
     whole = g.shape[:-rank]
     total: Any = None
     for place in itertools.product(*map(range, kernel)):
         one = xp.slice_(g, (*[0] * len(whole), *place), (1,) * g.ndim, (*whole, *[1] * rank))
         starts = (*[0] * len(lead), *[p * d for p, d in zip(place, dilation, strict=True)])
         steps = (*[1] * len(lead), *stride)
-        back = _slice_back(xp, xp.reshape_(one, whole), None, x, starts, steps, (*lead, *counts))
+        back = _slice_back(xp, xp.reshape_(one, whole), shape, starts, steps, (*lead, *counts))
         total = back if total is None else total + back
     return total
+
+
+def _side_by_side(xp: Any, g: Any, shape: Any, lead: Any, counts: Any, kernel: Any) -> Any:
+    rank, first = len(kernel), len(lead)
+    order = (*range(first), *(k for d in range(rank) for k in (first + d, first + rank + d)))
+    covered = tuple(n * k for n, k in zip(counts, kernel, strict=True))
+    whole = xp.reshape_(xp.permute_(g, order), (*lead, *covered))
+    after = tuple(n - m for n, m in zip(shape[first:], covered, strict=True))
+    return xp.pad_(whole, (0,) * len(shape), (*(0,) * first, *after), 0) if any(after) else whole
 
 
 @primitive(
     infer=_infer_windows,
     kind="windows",
-    vjp=(_windows_back,),
+    vjp=(lambda xp, g, out, x, *attrs: laid_back(xp, g, x.shape, *attrs),),
     jvp=(lambda xp, t, out, x, kernel, stride, dilation: xp.windows_(t, kernel, stride, dilation),),
     complex="parts",
 )

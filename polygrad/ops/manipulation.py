@@ -89,6 +89,10 @@ def swapaxes(xp: Any, x: Any, axis1: Any, axis2: Any, /) -> Any:
     return xp.permute_dims(x, order)
 
 
+def _same_axis(rank: int, a: int, b: int) -> bool:
+    return shapes.axis("move", a, rank) == shapes.axis("move", b, rank)
+
+
 @composite(
     reference=lambda np, x, source, destination: np.moveaxis(x, source, destination),
     samples=with_calls(((2, 3, 4), 0, -1), ((2, 3, 4), (0, 1), (-1, 0)), ((2, 3, 4), 2, 0)),
@@ -96,6 +100,8 @@ def swapaxes(xp: Any, x: Any, axis1: Any, axis2: Any, /) -> Any:
 )
 def moveaxis(xp: Any, x: Any, source: Any, destination: Any, /) -> Any:
     """Axes moved to other places; the others keep their order."""
+    if type(source) is int and type(destination) is int and _same_axis(x.ndim, source, destination):
+        return x
     ends = [given if isinstance(given, (tuple, list)) else (given,) for given in (source, destination)]
     start, goal = ([shapes.axis("move", k, x.ndim) for k in end] for end in ends)
     if len(start) != len(goal) or len(set(start)) != len(start) or len(set(goal)) != len(goal):

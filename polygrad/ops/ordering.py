@@ -16,7 +16,7 @@ from polygrad.errors import DTypeError, ShapeError
 from polygrad.ops.internal import cast
 from polygrad.ops.manipulation import part
 from polygrad.ops.scans import along_last, reversed_last
-from polygrad.ops.searching import before, bisected
+from polygrad.ops.searching import before
 from polygrad.ops.table import composite, library
 
 ALL = "bool int float"
@@ -289,4 +289,6 @@ def searchsorted(xp: Any, x1: Any, x2: Any, /, *, side: Any = "left", sorter: An
     if x1.shape[0] == 0 or shapes.size(x2.shape) == 0:
         return xp.zeros_like(x2, dtype=dtypes.int64)
     dtype = dtypes.promote(x1.dtype, x2.dtype)
-    return bisected(xp, cast(xp, x1, dtype), cast(xp, x2, dtype), side == "right")
+    wanted = cast(xp, x2, dtype)
+    flat = xp.reshape_(wanted, (shapes.size(wanted.shape),))
+    return xp.reshape_(xp.searchsorted_(cast(xp, x1, dtype), flat, side == "right"), wanted.shape)

@@ -9,8 +9,10 @@ from typing import Any
 
 from polygrad import dtypes
 from polygrad.errors import ShapeError
-from polygrad.ops.convolution import Sizes, bordered, sizes_of
+from polygrad.ops.convolution import sizes_of
+from polygrad.ops.convolution_fallback import Sizes, bordered
 from polygrad.ops.manipulation import part
+from polygrad.ops.pooling_steps import pooled, windows_over
 from polygrad.ops.statistics import floating
 from polygrad.ops.table import composite
 
@@ -51,10 +53,11 @@ class _Windows:
         """The axes within windows."""
         return tuple(range(-len(self.kernel), 0))
 
-    def over(self, xp: Any, x: Any, fill: Any) -> Any:
-        """Return the windows over x with *fill* around it."""
+    @property
+    def facts(self) -> tuple[Sizes, Sizes, Sizes, Sizes, Sizes]:
+        """Extents, stride, padding before and after, dilation."""
         after = tuple(p + b for p, b in zip(self.border, self.beyond, strict=True))
-        return self.laid(xp, bordered(xp, x, self.border, after, fill))
+        return self.kernel, self.stride, self.border, after, self.dilation
 
     def laid(self, xp: Any, x: Any) -> Any:
         """Return the windows over x as it is."""
@@ -63,14 +66,15 @@ class _Windows:
 
 def _max_pool(xp: Any, rank: int, x: Any, *geometry: Any) -> Any:
     windows = _Windows(f"max_pool{rank}d", x, rank, *geometry)
-    return xp.max(windows.over(xp, x, dtypes.lowest(x.dtype)), axis=windows.axes)
+    own = dtypes.KINDS[x.dtype] == "float" and 0 not in x.shape and xp.has_op_("max_pool", x)
+    return xp.max_pool_(x, *windows.facts) if own else pooled(xp, x, *windows.facts)
 
 
 def _avg_pool(xp: Any, rank: int, x: Any, count_include_pad: Any, *geometry: Any) -> Any:
     name = f"avg_pool{rank}d"
     x = floating(xp, name, x)
     windows = _Windows(name, x, rank, *geometry[:-1], 1, geometry[-1])
-    seen = windows.over(xp, x, 0)
+    seen = windows_over(xp, x, 0, *windows.facts)
     if not any(windows.beyond) and (count_include_pad or not any(windows.border)):
         return xp.mean(seen, axis=windows.axes)
     inside = xp.ones(x.shape[-rank:], dtype=x.dtype)

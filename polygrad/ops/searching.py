@@ -1,7 +1,8 @@
 """Where elements are, and how many.
 
-Here: argmax, argmin, count_nonzero, nonzero.
-Not here: sorting and searching what is sorted (`ordering.py`), reading at positions (`indexing.py`).
+Here: argmax, argmin, count_nonzero, nonzero, and the ops `arg_extreme_`, `searchsorted_` and `nonzero_`, which devices
+may have as ops of their own.
+Not here: sorting, and what users call to search what is sorted (`ordering.py`), reading at positions (`indexing.py`).
 """
 
 from typing import Any
@@ -28,20 +29,35 @@ def count_nonzero(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False
 def _first(xp: Any, x: Any, axis: Any, keepdims: bool, name: str) -> Any:
     """Return the position of the first extreme element: the smallest position of those equal to it, or of a NaN."""
     words = f"take the arg{name[:3]}"
-    if axis is None:
-        flat = xp.reshape_(x, (shapes.size(x.shape),))
-        found = _first(xp, flat, 0, False, name)
+    shape = (shapes.size(x.shape),) if axis is None else x.shape
+    k = shapes.axis(words, 0 if axis is None else axis, len(shape))
+    if shape[k] == 0:
+        raise ShapeError(f"cannot {words} of shape {list(shape)} along axis {k}: an empty axis has none")
+    if len(shape) == 1:
+        found = _first_of_rows(xp, x if x.ndim == 1 else xp.reshape_(x, shape), name)
         return xp.reshape_(found, (1,) * x.ndim) if keepdims and x.ndim else found
-    k = shapes.axis(words, axis, x.ndim)
-    n = x.shape[k]
-    if n == 0:
-        raise ShapeError(f"cannot {words} of shape {list(x.shape)} along axis {k}: an empty axis has none")
-    if n >= LONG and k == x.ndim - 1:
-        return settle(xp, x, _first_of_long(xp, x, name), (k,), keepdims)
+    if k == x.ndim - 1:
+        found = _first_of_rows(xp, x, name)
+        return xp.reshape_(found, (*found.shape, 1)) if keepdims else found
     return settle(xp, x, _first_along(xp, x, k, name)[1], (k,), keepdims)
 
 
-LONG = 1 << 16  # elements of a row: from here on most of it is read only once
+def _first_of_rows(xp: Any, x: Any, name: str) -> Any:
+    """Return the position of the first extreme of each row: by the driver's op if that pays, for it fuses nothing."""
+    n = x.shape[-1]
+    if shapes.size(x.shape) and (n >= LONG or _has_search(xp, x, n)):
+        return xp.arg_extreme_(x, name[:3])
+    return settle(xp, x, _first_along(xp, x, x.ndim - 1, name)[1], (x.ndim - 1,), False)
+
+
+def _has_search(xp: Any, x: Any, n: int) -> bool:
+    while x.storage is None and x.spec.op.kind == "reshape":
+        x = x.parents[0]
+    return n >= SHORT and x.storage is not None and xp.has_op_("arg_extreme", x)
+
+
+LONG = 1 << 16  # elements of a row: from here on it is read only once
+SHORT = 64  # elements of a row in memory from which it is the driver's to search
 
 
 def _first_along(xp: Any, x: Any, k: int, name: str) -> tuple[Any, Any]:
@@ -54,12 +70,12 @@ def _first_along(xp: Any, x: Any, k: int, name: str) -> tuple[Any, Any]:
     return best, xp.min_(xp.where(hit, places(xp, n, k, x.ndim), n), (k,))
 
 
-def _first_of_long(xp: Any, x: Any, name: str) -> Any:
+def _first_of_long(xp: Any, x: Any, kind: str) -> Any:
     """Return the position of the first extreme of long rows, which are read once: by blocks, then the best block.
 
     What is left over behind the blocks wins only if it is better: it comes later.
     """
-    n, lead, rank = x.shape[-1], x.shape[:-1], x.ndim
+    n, lead, rank, name = x.shape[-1], x.shape[:-1], x.ndim, f"{kind}_"
     width = 1 << (n.bit_length() // 2)
     count = n // width
     end = part(xp, x, rank - 1, 0, count * width)
@@ -70,12 +86,26 @@ def _first_of_long(xp: Any, x: Any, name: str) -> Any:
     _, inside = _first_along(xp, chosen, rank - 1, name)
     found = block * width + inside
     if count * width == n:
-        return found
+        return xp.reshape_(found, lead)
     last, at = _first_along(xp, part(xp, x, rank - 1, count * width, n - count * width), rank - 1, name)
     better = xp.greater(last, best) if name == "max_" else xp.less(last, best)
     if dtypes.KINDS[x.dtype] == "float":
         better = xp.bitwise_or(better, xp.bitwise_and(xp.not_equal(last, last), xp.equal(best, best)))
-    return xp.where(better, at + count * width, found)
+    return xp.reshape_(xp.where(better, at + count * width, found), lead)
+
+
+@library(
+    results=lambda x, kind: [(x.shape[:-1], dtypes.int64)],
+    fallback=_first_of_long,
+    vjp=(None,),
+    jvp=(None,),
+    params=lambda kind: {"kind": kind},
+    kinds="int float",
+    verb="find an extreme in",
+)
+def arg_extreme_(xp: Any, x: Any, kind: Any, /) -> Any:
+    """The position of the first greatest (kind max) or least (min) element along the last axis; NaN is either."""
+    return (xp.argmax if kind == "max" else xp.argmin)(x, axis=-1)
 
 
 @composite(
@@ -101,17 +131,17 @@ def argmin(xp: Any, x: Any, /, axis: Any = None, *, keepdims: Any = False) -> An
 
 
 def bisected(xp: Any, ordered: Any, wanted: Any, right: bool) -> Any:
-    """Return how many elements of a sorted 1-D array lie before each wanted value: a gather for each bit of that.
+    """Return how many elements of sorted rows lie before each wanted value: a gather for each bit of that.
 
-    Equal ones count if *right*. NaN is the greatest value.
+    All of *wanted* is searched for in a 1-D array; in several rows, the same axes stand before the last of both.
     """
-    n = ordered.shape[0]
+    n, plan = ordered.shape[-1], (*range(ordered.ndim - 1), -1)
     found = xp.zeros_like(wanted, dtype=dtypes.int64)
     step = 1 << (n.bit_length() - 1)
     while step:
         there = found + step
         last = xp.minimum(there, n) - 1
-        value = xp.gather_(ordered, last, wanted.shape, (-1,))
+        value = xp.gather_(ordered, last, wanted.shape, plan)
         ahead = xp.bitwise_invert(before(xp, wanted, value)) if right else before(xp, value, wanted)
         found = xp.where(xp.bitwise_and(xp.less_equal(there, n), ahead), there, found)
         step //= 2
@@ -124,6 +154,37 @@ def before(xp: Any, a: Any, b: Any) -> Any:
     if dtypes.KINDS[a.dtype] != "float":
         return smaller
     return xp.bitwise_or(smaller, xp.bitwise_and(xp.not_equal(b, b), xp.equal(a, a)))
+
+
+def _search_of_each(xp: Any, n: int, _out: Any, lifted: Any, operands: Any, _index: int, *attrs: Any) -> Any:
+    """Search in a row that all examples share for all that they want at once; else for each in its own row."""
+    ordered, wanted = operands
+    if not lifted[0] and ordered.ndim == 1:
+        flat = xp.reshape_(wanted, (shapes.size(wanted.shape),))
+        return xp.reshape_(xp.searchsorted_(ordered, flat, *attrs), wanted.shape)
+    given = [x if moved else xp.expand_(x, (n, *x.shape)) for x, moved in zip(operands, lifted, strict=True)]
+    return xp.searchsorted_(*given, *attrs)
+
+
+def _search_reference(np: Any, ordered: Any, wanted: Any, right: bool) -> Any:
+    side = "right" if right else "left"
+    rows = zip(ordered.reshape(-1, ordered.shape[-1]), wanted.reshape(-1, wanted.shape[-1]), strict=True)
+    return np.stack([np.searchsorted(a, v, side) for a, v in rows]).reshape(wanted.shape)
+
+
+@library(
+    results=lambda ordered, wanted, right: [(wanted.shape, dtypes.int64)],
+    fallback=bisected,
+    vjp=(None, None),
+    jvp=(None, None),
+    params=lambda right: {"right": right},
+    kinds="bool int float",
+    verb="search in",
+    batch=_search_of_each,
+)
+def searchsorted_(xp: Any, ordered: Any, wanted: Any, right: Any, /) -> Any:
+    """How many elements of a sorted row lie before each wanted value; equal ones count if *right*, NaN is greatest."""
+    return _search_reference(xp, ordered, wanted, right)
 
 
 def _positions_by_search(xp: Any, mask: Any, count: Any) -> Any:

@@ -13,7 +13,6 @@ from polygrad import dtypes, shapes
 from polygrad.ops.internal import cast
 from polygrad.ops.manipulation import ALL
 from polygrad.ops.ordering import sorted_pair
-from polygrad.ops.searching import bisected
 from polygrad.ops.table import composite
 
 FEW = 32  # elements of a set that are looked at one after the other
@@ -52,12 +51,7 @@ class _Runs:
         self.count = n = flat.shape[0]
         self.positions = _order(xp, flat)
         ordered = self.pick(flat, self.positions)
-        if n > 1:
-            one = xp.slice_(ordered, (1,), (1,), (n - 1,))
-            fresh = xp.not_equal(one, xp.slice_(ordered, (0,), (1,), (n - 1,)))
-            self.fresh = xp.pad_(fresh, (1,), (0,), True)
-        else:
-            self.fresh = xp.equal(self.positions, 0)
+        self.fresh = _fresh(xp, ordered) if n > 1 else xp.equal(self.positions, 0)
         self.starts = xp.true_positions_(self.fresh)
 
     def pick(self, x: Any, at: Any) -> Any:
@@ -89,6 +83,13 @@ class _Runs:
             return self.xp.reshape(self.positions, self.shape)
         number = self.xp.cumulative_sum(self.fresh) - 1
         return self.xp.reshape(self.xp.scatter_add_(number, self.positions, (self.count,), (-1,)), self.shape)
+
+
+def _fresh(xp: Any, ordered: Any) -> Any:
+    """Return which elements, of at least two in order, differ from the one before; the first one does."""
+    rest = ordered.shape[0] - 1
+    fresh = xp.not_equal(xp.slice_(ordered, (1,), (1,), (rest,)), xp.slice_(ordered, (0,), (1,), (rest,)))
+    return xp.pad_(fresh, (1,), (0,), True)
 
 
 def _order(xp: Any, flat: Any) -> Any:
@@ -149,7 +150,11 @@ def unique_inverse(xp: Any, x: Any, /) -> Any:
 @composite(reference=lambda np, x: np.unique(x, equal_nan=False), samples=_unique_samples, dtypes=ALL)
 def unique_values(xp: Any, x: Any, /) -> Any:
     """The different elements, in ascending order."""
-    return _Runs(xp, x).values
+    if shapes.size(x.shape) < 2 or dtypes.KINDS[x.dtype] == "complex" or xp.recorded_(x):
+        return _Runs(xp, x).values
+    ordered = xp.sort_values_(xp.flatten(x))
+    starts = xp.true_positions_(_fresh(xp, ordered))
+    return xp.gather_(ordered, starts, starts.shape, (-1,))
 
 
 def _isin_samples(draw: Any) -> Any:
@@ -177,6 +182,6 @@ def isin(xp: Any, x1: Any, x2: Any, /, *, invert: Any = False) -> Any:
         found = xp.any(xp.equal(wide, among), axis=-1)
     else:
         ordered = xp.sort_values_(among)
-        at = xp.minimum(bisected(xp, ordered, x1, False), m - 1)
-        found = xp.equal(xp.gather_(ordered, at, x1.shape, (-1,)), x1)
+        at = xp.minimum(xp.searchsorted_(ordered, xp.flatten(x1), False), m - 1)
+        found = xp.equal(xp.gather_(ordered, xp.reshape_(at, x1.shape), x1.shape, (-1,)), x1)
     return xp.bitwise_invert(found) if invert else found

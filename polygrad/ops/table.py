@@ -58,6 +58,7 @@ class Op:
         "samples",
         "second",
         "slopes",
+        "strided",
         "tolerance",
         "verb",
         "vjp",
@@ -89,6 +90,7 @@ class Op:
         self.results: Callable[..., Any] | None = facts.get("results")
         self.params: Callable[..., dict[str, Any]] | None = facts.get("params")
         self.fallback: Callable[..., Any] | None = facts.get("fallback")
+        self.strided: bool = facts.get("strided", False)  # of a library op: operands need not be in C order
         self.public: bool = facts.get("public", True)
         self.where: str = facts.get("where", "main")  # the namespaces that show it: main, linalg, fft, special, several
         self.second: bool = facts.get("second", True)  # gradgradcheck applies
@@ -228,6 +230,8 @@ def library(
     params: Callable[..., dict[str, Any]] | None = None,
     kinds: str = "float",
     verb: str = "",
+    batch: Rule | None = None,
+    strided: bool = False,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare a call of a driver's op: along the last axes of its operands, the axes before are a batch.
 
@@ -236,8 +240,8 @@ def library(
     Parameters
     ----------
     results : callable
-        ``(*avals, *attrs) -> [(shape, dtype), ...]``, or raises what is wrong with them. Neither operands nor results
-        may be empty or 0-d: the caller sees to it.
+        ``(*avals, *attrs) -> [(shape, dtype), ...]``, or raises what is wrong with them. No operand may be
+        empty or 0-d and no result empty: the caller sees to it.
     fallback : callable or None
         ``(xp, *operands, *attrs) -> results`` over other ops, for devices that lack the op; None: such devices borrow
         the host's, which is counted and warned of.
@@ -248,6 +252,10 @@ def library(
         The op's name at the waist; this op's name without its underscore if it is left out.
     params : callable or None
         ``(*attrs) -> dict``: the attrs that the driver gets; none if left out.
+    batch : callable, optional
+        How `vmap` reads it, if examples do not simply stand along one more axis in front.
+    strided : bool
+        Whether operands may be views whose last axis alone is contiguous; if not, they are brought into C order first.
     """
 
     def infer(*facts: Any) -> tuple[Any, Any]:
@@ -269,8 +277,10 @@ def library(
                 jvp=jvp,
                 call=call or body.__name__.rstrip("_"),
                 params=params,
+                strided=strided,
                 kinds=kinds,
                 verb=verb,
+                batch=batch,
                 public=False,
             )
         )

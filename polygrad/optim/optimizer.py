@@ -108,7 +108,7 @@ class Optimizer:
         self.groups: list[dict[str, Any]] = []
         self.state: dict[str, State] = {}
         self.defaults = defaults
-        self.norm: Array | None = None  # of all gradients, before clipping, at the last step that had to know it
+        self._norm: Array | None = None  # one array for all steps, which a compiled step gives new values
         self.share: frozenset[str] | None = None  # the parameters that this process moves, if it does not move all
         self._numbers: Numbers | None = None  # of a step that is captured
         self.version = 0  # grows when the state or the groups are replaced: a compiled step is then captured anew
@@ -185,6 +185,11 @@ class Optimizer:
         for group in self.groups[len(self._initial) :]:
             self._initial.append(float(group["lr"]))
         return list(self._initial)
+
+    @property
+    def norm(self) -> Array | None:
+        """The norm of all gradients, before clipping, at the last step that had to know it."""
+        return None if self._norm is None else self._norm.detach()
 
     def zero_grad(self) -> None:
         """Forget the gradients: each parameter's `.grad` becomes None."""
@@ -323,10 +328,10 @@ class Optimizer:
         return moved
 
     def _take_norm(self, norm: Array | None) -> None:
-        if capturing() is not None and norm is not None and self.norm is not None and self.norm.dtype is norm.dtype:
-            rebind(self.norm, norm)
-        else:
-            self.norm = norm
+        if norm is not None and self._norm is not None and self._norm.dtype is norm.dtype:
+            rebind(self._norm, norm)
+        elif norm is not None:
+            self._norm = norm
 
     def _advance(self, name: str, new: State) -> None:
         """Take the new state of a parameter, under the handles of the old one: a compiled step finds them again."""

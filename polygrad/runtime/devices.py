@@ -14,10 +14,12 @@ from polygrad.driver.binding import Device, open_device
 from polygrad.driver.loader import REGISTRY
 from polygrad.driver.types import Ref
 from polygrad.errors import DeviceError, OutOfBounds
+from polygrad.graph.asking import on_asking
 from polygrad.runtime.memory import Buffer, Pool, Storage
 from polygrad.schedule.emit import LABEL_SHIFT
 
 _STATUS_BYTES = 16
+LAST_TAG = 0x3FFFFFFF  # of launches that are made once; the rest of int32 is reserved for others
 SITES = 1024  # checked launches remembered before the status word is looked at
 _CLEAR = memoryview(bytes(_STATUS_BYTES))
 
@@ -38,6 +40,8 @@ class State:
         self._status: Buffer | None = None
         self._tags = itertools.count(1)
         self._sites: dict[int, Any] = {}
+        self._numbers: dict[Any, int] = {}  # of lines that launched something before
+        self._reserved = itertools.count(LAST_TAG + 1)
 
     def status(self) -> Any:
         """Return the handle of the status word."""
@@ -51,16 +55,36 @@ class State:
         self.device.launch_op("write", (Ref(self._status.handle, 0, (4,), (1,), "int32"),), (), {"data": _CLEAR})
 
     def tag(self, site: Any) -> int:
-        """Return a number for one launch; if the status word shows it, *site* tells what was launched."""
-        number = next(self._tags)
-        if number > 0x3FFFFFFF:  # noqa: PLR2004  stay within int32
-            self._tags = itertools.count(1)
-            number = next(self._tags)
+        """Return a number for a launch; if the status word shows it, *site* tells what was launched.
+
+        Launches of one line have one number, so that drivers, which see it among the launch's ints, know them again.
+        """
+        key = tuple(site.items())
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self._new_number()
         self._sites[number] = site
         if len(self._sites) > SITES:  # a loop that never looks at a value must not remember every launch
             self.check()
             self._sites[number] = site
         return number
+
+    def _new_number(self) -> int:
+        number = next(self._tags)
+        if number > LAST_TAG:
+            self._tags = itertools.count(1)
+            number = next(self._tags)
+        if len(self._numbers) >= SITES:
+            self._numbers.clear()
+        return number
+
+    def reserve(self) -> int:
+        """Return a number for a launch that is made again and again; `expect` tells what it stands for."""
+        return next(self._reserved)
+
+    def expect(self, sites: dict[int, Any]) -> None:
+        """Say what launches with reserved numbers stand for, before they are made."""
+        self._sites.update(sites)
 
     def check(self) -> None:
         """Raise OutOfBounds if a launch since the last check has met a bad index; waits for the launches."""
@@ -128,6 +152,7 @@ def state(name: str) -> State:
     return found
 
 
+on_asking(lambda name, op: op in state(name).info.ops)
 reopened: set[str] = set()  # devices that were closed and opened again: arrays of their earlier life may be about
 
 

@@ -64,16 +64,19 @@ class Pool:
             if self._returned:
                 self._collect()
             blocks = self._free.get(size)
-            handle = blocks.pop() if blocks else None
-            if handle is not None:
+            if blocks:
+                handle = blocks.pop()
                 self._count(size)
+            else:
+                handle = None
         if handle is None:
             handle = self._fresh(size, nbytes)
         return Buffer(self, handle, size)
 
     def _count(self, size: int) -> None:
         self.used += size
-        self.peak = max(self.peak, self.used)
+        if self.used > self.peak:  # max() costs as much as all of this
+            self.peak = self.used
 
     def _fresh(self, size: int, nbytes: int) -> Any:
         for attempt in range(3):
@@ -100,13 +103,18 @@ class Pool:
         self._returned.append((handle, size))
 
     def _collect(self) -> None:
-        while self._returned:
+        returned, free = self._returned, self._free
+        while returned:
             try:
-                handle, size = self._returned.pop()
+                handle, size = returned.pop()
             except IndexError:
                 return
             self.used -= size
-            self._free.setdefault(size, []).append(handle)
+            blocks = free.get(size)
+            if blocks is None:
+                free[size] = [handle]
+            else:
+                blocks.append(handle)
 
     def release_free(self) -> int:
         """Give all free blocks back to the driver; return how many bytes that were."""

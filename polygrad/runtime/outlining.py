@@ -112,6 +112,7 @@ def _copy(node: Node) -> Node:
 
 def _made(device: str, asked: list[Node]) -> list[Launch]:
     graph = Structure(asked)
+    asked = [*asked, *graph.history]
     held = graph.offered(), graph.retained()
     leaves = list(graph.leaves)
     made = plan(graph.order, leaves, asked, *held, state(device).info, graph.claims())

@@ -19,7 +19,9 @@ from polygrad.schedule import Fused, Library, Operand, Plan, plan
 from polygrad.schedule.emit import block_of
 from polygrad.schedule.fuse import PACKED
 from polygrad.schedule.index import nests
+from polygrad.schedule.views import strides_do
 
+PRECISE = frozenset({"matmul", "convolution", "convolution_input", "convolution_weight"})  # ops that may use TF32
 PLAN_LIMIT = 4096  # plans a device; the oldest go first
 
 
@@ -75,10 +77,7 @@ def _realize_on(found: State, asked: list[Node], landed: Landed | None = None) -
     if not asked:
         return None
     graph = Structure(asked)
-    if graph.history:
-        asked = [*asked, *graph.history]
-        del graph  # it holds every node, and the next one counts who does
-        graph = Structure(asked)
+    asked += graph.history
     for n in graph.calls:
         if n.spec.op.call not in found.info.ops:
             return n
@@ -88,8 +87,9 @@ def _realize_on(found: State, asked: list[Node], landed: Landed | None = None) -
             check_alive(found, leaf.storage)
     program = found.plans.get(graph.key)
     if program is None and _straighten(graph.order):
-        del graph, leaves  # as above
+        del graph, leaves  # it holds every node, and the next one counts who does
         graph = Structure(asked)
+        asked += graph.history
         leaves = list(graph.leaves)
         program = found.plans.get(graph.key)
     if program is None:
@@ -125,6 +125,8 @@ def strided(order: list[Node]) -> list[Node]:
             continue
         for p in n.parents:
             if p.storage is None or p.storage.contiguous or (kind == "reshape" and nests(n.aval.shape, p.aval.shape)):
+                continue
+            if n.spec.op.strided and strides_do(p.aval.shape, p.storage.strides):
                 continue
             found[p] = None
     return list(found)
@@ -275,7 +277,7 @@ class Program:
         if step.op in ("scatter_add", "scatter_reduce"):
             node = order[step.traced]
             site = {0: ("scatter", node.aval.shape[:1], node.trace)}
-        if step.op == "matmul" and _precision[0] != "highest":
+        if step.op in PRECISE and _precision[0] != "highest":
             attrs["precision"] = _precision[0]
         outs = step.outs
         if step.op == "random_bits":
@@ -319,25 +321,26 @@ class Program:
 
     def _bind_library(self, step: Library) -> Callable[..., None]:
         device = self.state.device
-        allocate = self.state.pool.allocate
+        take = self.state.pool.take
+        makes = [(slot, size_class(nbytes), nbytes) for slot, nbytes in step.allocate]
 
-        def ref(operand: Operand, buffers: list[Any], leaves: list[Node]) -> Ref:
-            base = leaves[operand.slot].storage.offset if operand.slot < len(leaves) else 0
-            handle = buffers[operand.slot].handle
-            return Ref(handle, operand.offset + base, operand.shape, operand.strides, operand.dtype)
+        def ref(operand: Operand, buffers: list[Any], leaves: list[Node], moved: bool) -> Ref:
+            slot, offset, shape, strides, dtype = operand
+            if moved and slot < len(leaves):
+                offset += leaves[slot].storage.offset
+            return Ref(buffers[slot].handle, offset, shape, strides, dtype)
 
-        def run(buffers: list[Any], order: list[Node], leaves: list[Node], _moved: bool) -> None:
-            for slot, nbytes in step.allocate:
+        def run(buffers: list[Any], order: list[Node], leaves: list[Node], moved: bool) -> None:
+            for slot, size, nbytes in makes:
                 if buffers[slot] is None:
-                    buffers[slot] = allocate(nbytes)
+                    buffers[slot] = take(size, nbytes)
             outs, ins, attrs, site = self.library_call(step, order)
             for name, k in step.scalars:
                 attrs[name] = order[k].value
             if site is not None:
                 attrs["status"], attrs["tag"] = self.state.status(), self.state.tag(site)
-            device.launch_op(
-                step.op, [ref(o, buffers, leaves) for o in outs], [ref(o, buffers, leaves) for o in ins], attrs
-            )
+            results = [ref(o, buffers, leaves, moved) for o in outs]
+            device.launch_op(step.op, results, [ref(o, buffers, leaves, moved) for o in ins], attrs)
             for slot in step.release:
                 buffers[slot] = None
 

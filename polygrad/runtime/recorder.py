@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from polygrad.driver.ir import ITEMSIZE, Kernel
 from polygrad.driver.types import Ref
 from polygrad.errors import CaptureError
 from polygrad.graph.node import Node
@@ -44,7 +45,8 @@ class FusedCall(NamedTuple):
     """A launch of a kernel.
 
     `blocks` has -1 for the status word, whose place is `status`; `shifts` are (position in `ints`, block) of inputs,
-    whose offset is added; `values` are numbers and Symbols; `site` says what an index that is out of bounds belongs to.
+    whose offset is added; `places` are (position in `ints`, position in `blocks`, bytes of an element) of the offsets
+    of all views; `values` are numbers and Symbols; `site` says what an index that is out of bounds belongs to.
     """
 
     state: State
@@ -53,6 +55,7 @@ class FusedCall(NamedTuple):
     status: int
     ints: tuple[int, ...]
     shifts: tuple[tuple[int, int], ...]
+    places: tuple[tuple[int, int, int], ...]
     values: tuple[Any, ...]
     site: dict[int, Any]
 
@@ -99,6 +102,7 @@ class Recorder:
         self.checked = False
         self.constants: dict[int, Storage] = {}  # by block
         self.states: dict[str, State] = {}
+        self.whole: dict[int, Ref] = {}  # all of an input without gaps, with the block for a handle
         self._inputs: dict[int, tuple[Storage, int]] = {}  # by the storage's id, which is kept so that it stays one
         self._views: dict[int, tuple[Storage, Place]] = {}  # of inputs and constants, by the storage's id
         self._made: weakref.WeakKeyDictionary[Buffer, int] = weakref.WeakKeyDictionary()
@@ -114,6 +118,9 @@ class Recorder:
         if found is None:
             assert node.device is not None  # noqa: S101  arrays always have a device
             found = self._inputs[id(node.storage)] = (node.storage, self.block(INPUT, node.device))
+            if node.storage.contiguous and node.storage.buffer is not None:
+                shape, dtype = node.aval.shape, node.aval.dtype.name
+                self.whole[found[1]] = Ref(found[1], 0, shape, node.storage.strides, dtype)
         return found[1]
 
     def is_input(self, storage: Storage) -> bool:
@@ -207,8 +214,8 @@ class Run:
             ints[at] += block_of(self.order[n])[1]
         return FusedCall(
             self.program.state, self.program.launches[k], tuple([self.slots[s] if s >= 0 else -1 for s in step.slots]),
-            step.status, tuple(ints), tuple(shifts), tuple([self._number(at) for at in step.scalars]),
-            self.program.origins(step, self.order),
+            step.status, tuple(ints), tuple(shifts), _offsets(step.kernel),
+            tuple([self._number(at) for at in step.scalars]), self.program.origins(step, self.order),
         )  # fmt: skip
 
     def _library(self, step: Library) -> LibraryCall:
@@ -222,3 +229,9 @@ class Run:
     def _ref(self, operand: Any) -> Ref:
         base = self.places[operand.slot].offset if operand.slot < len(self.places) else 0
         return Ref(self.slots[operand.slot], operand.offset + base, operand.shape, operand.strides, operand.dtype)
+
+
+def _offsets(kernel: Kernel) -> tuple[tuple[int, int, int], ...]:
+    """Return of each view the position of its offset among the launch ints, its buffer, and the bytes of an element."""
+    names = kernel.int_names
+    return tuple([(names.index(f"v{k}.o"), v.buffer, ITEMSIZE[v.dtype]) for k, v in enumerate(kernel.views)])

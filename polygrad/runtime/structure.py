@@ -46,8 +46,8 @@ class Structure:
     leaves : dict of Node to int
         The realized nodes that they read, numbered as they are met.
     history : list of Node
-        If the graph is long: the nodes that somebody holds and that no recording has. They are worth computing too: a
-        loop that looks at a value in each round would compute all rounds before it again.
+        If the graph is long: the nodes that somebody holds and that no recording has. They count as asked for: a loop
+        that looks at a value in each round would compute all rounds before it again.
     calls : list of Node
         The nodes of `order` that are results of declared library ops.
     key : tuple
@@ -62,10 +62,14 @@ class Structure:
         self.calls: list[Node] = []
         self.claimed: dict[int, int] = {}
         words, uses, costly, self._flags, puts = self._words(set(asked))
+        self.history = self._history(uses) if len(self.order) > LONG else []
+        if self.history:  # from here on these are asked for too; what is asked for does not count as held
+            self.leaves.clear()
+            self.calls.clear()
+            words, uses, costly, self._flags, puts = self._words({*asked, *self.history})
         self._held = [k for k in costly if sys.getrefcount(self.order[k]) > _BASELINE + uses[k]]
         if any(self.order[k].spec.op.kind == "reduce" for k in costly):
             self._held = sorted({*self._held, *self._below_held(uses)})
-        self.history = self._history(uses) if len(self.order) > LONG else []
         if puts and RECORDING.capture is None:  # a captured call is replayed: what it reads must stay
             # Writes that may take over memory, by position in the order, and the last write of each row of them.
             self.claimed = find_claims(self.order, uses, self._flags, _BASELINE, _active[0])

@@ -7,7 +7,8 @@ of it.
 """
 
 import functools
-from collections.abc import Set
+from collections.abc import Callable, Set
+from typing import Any
 
 from polygrad import dtypes
 from polygrad.driver.ir import REDUCTIONS, SCALAR_OPS, STORAGE, Instr
@@ -15,6 +16,8 @@ from polygrad.ops.table import Op
 from polygrad.schedule.decompose import decompose, decompose_reduction
 
 _SIGNED = {"negative", "multiply", "divide", "add", "subtract"}
+_COMPARING = frozenset(name for name, op in SCALAR_OPS.items() if op.compares)
+_instr: Callable[[tuple[Any, ...]], Instr] = functools.partial(tuple.__new__, Instr)  # all five fields, and fast
 
 
 class Body:
@@ -34,7 +37,7 @@ class Body:
 
     def add(self, instr: Instr) -> int:
         """Return the number of *instr*, appending it if it is new."""
-        key = instr if instr.op != "const" else instr._replace(attr=(type(instr.attr), repr(instr.attr)))
+        key = instr if instr.op != "const" else Instr("const", instr.dtype, (), (type(instr.attr), repr(instr.attr)))
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = len(self.instrs)
@@ -69,12 +72,16 @@ class Body:
         """Return a scalar op of values of one dtype."""
         if op not in self.scalar_ops:
             return decompose(self, op, args)
-        dtype = self.dtype(args[0])
-        if dtype in ("float32", "float64") and op in _SIGNED:
-            moved = self._without_sign(op, args)
-            if moved is not None:
-                return moved
-        return self.add(Instr(op, "bool" if SCALAR_OPS[op].compares else dtype, args))
+        instrs = self.instrs
+        dtype = instrs[args[0]].dtype
+        if op in _SIGNED and (dtype == "float32" or dtype == "float64"):
+            for a in args:
+                if instrs[a].op == "negative":
+                    moved = self._without_sign(op, args)
+                    if moved is not None:
+                        return moved
+                    break
+        return self.add(_instr((op, "bool" if op in _COMPARING else dtype, args, None, -1)))
 
     def _operand_of_negative(self, value: int) -> int | None:
         instr = self.instrs[value]
@@ -108,11 +115,12 @@ class Body:
         """Return an elementwise op of the table; storage dtypes are computed in float32 and rounded back."""
         if op.name == "where":
             return self.where(*args)
-        stored = self.dtype(args[0])
-        if stored in STORAGE:
-            args = [self.cast(a, "float32") for a in args]
+        stored = self.instrs[args[0]].dtype
+        if stored not in STORAGE:
+            return op.lower(self, *args) if op.lower is not None else self(op.instr, *args)
+        args = [self.cast(a, "float32") for a in args]
         out = op.lower(self, *args) if op.lower is not None else self(op.instr, *args)
-        return self.cast(out, stored) if stored in STORAGE and not op.compares else out
+        return out if op.compares else self.cast(out, stored)
 
     def reduce(self, kind: str, value: int) -> int:
         """Return a reduction over the reduced axes; storage dtypes accumulate in float32."""
@@ -174,6 +182,8 @@ def guard_loads(instrs: list[Instr], stored: list[int]) -> tuple[list[Instr], li
     The loads of a masked element are then not made (a causal mask halves the traffic). The instructions come back in an
     order in which a guard stands before its load and without dead ones, together with the new number of each old one.
     """
+    if not any(i.op == "where" for i in instrs):
+        return _in_order(instrs, stored)
     index_only = _index_only(instrs)
     guards: list[int | None] = [None] * len(instrs)  # None: not used yet; -1: used without a guard
 
@@ -210,22 +220,27 @@ def _index_only(instrs: list[Instr]) -> list[bool]:
 def _in_order(instrs: list[Instr], stored: list[int]) -> tuple[list[Instr], list[int]]:
     """Renumber so that guards stand before the loads that they guard, and what no store needs is gone."""
     out: list[Instr] = []
-    new: dict[int, int] = {}
+    new = [-1] * len(instrs)
     stack = sorted(stored, reverse=True)
     while stack:
         n = stack[-1]
-        if n in new:
+        if new[n] >= 0:
             stack.pop()
             continue
         i = instrs[n]
-        missing = [a for a in (*i.args, *((i.guard,) if i.guard >= 0 else ())) if a not in new]
+        op, dtype, args, attr, guard = i
+        missing = [a for a in args if new[a] < 0]
+        if guard >= 0 and new[guard] < 0:
+            missing.append(guard)
         if missing:
             stack += missing
             continue
         stack.pop()
         new[n] = len(out)
-        out.append(i._replace(args=tuple(new[a] for a in i.args), guard=new[i.guard] if i.guard >= 0 else -1))
-    return out, [new.get(n, -1) for n in range(len(instrs))]
+        if args or guard >= 0:
+            i = _instr((op, dtype, tuple([new[a] for a in args]), attr, new[guard] if guard >= 0 else -1))
+        out.append(i)
+    return out, new
 
 
 @functools.cache

@@ -54,7 +54,7 @@ class Emitter:
         self.view_nodes: list[Node | None] = []
         self.buffers: list[Any] = []
         self.buffer_dtypes: list[str] = []
-        self.scalars: list[Node] = []
+        self.scalars: dict[Node, int] = {}
         self.gathers: dict[int, Node] = {}
         self.partials: dict[int, tuple[Node, int]] = {}
         self.wanted_parts = info.limits.partials
@@ -120,14 +120,14 @@ class Emitter:
 
     def _value(self, demand: Demand) -> int:
         node, body = demand.node, self.body
-        dtype = name(node.aval.dtype)
-        how = demand.how
-        if how == "load":
-            return self._load(demand)
+        how, kind = demand.how, node.spec.op.kind
+        if how == "op" and kind == "elementwise":
+            return body.apply(node.spec.op, [self.value(a) for a in demand.args])
         if how == "alias":
             return self.value(demand.args[0])
-        if how == "scalar":
-            return self._scalar(node)
+        if how in ("load", "scalar"):
+            return self._load(demand) if how == "load" else self._scalar(node)
+        dtype = name(node.aval.dtype)
         if how == "iota":
             flat = settle(demand.index[0])
             return body.iota([(self.position[a], c) for a, c in flat.terms], flat.const, dtype)
@@ -138,7 +138,6 @@ class Emitter:
         args = [self.value(a) for a in demand.args]
         if how == "reduce":
             return self._reduce(node.spec.op.instr, args[0])
-        kind = node.spec.op.kind
         if kind == "cast":
             return body.cast(args[0], dtype)
         if kind == "bitcast":
@@ -200,11 +199,10 @@ class Emitter:
         return self._full[value]
 
     def _scalar(self, node: Node) -> int:
-        if node not in self.scalars:
-            self.scalars.append(node)
+        slot = self.scalars.setdefault(node, len(self.scalars))
         wanted = name(node.dtype)
         stored = "float32" if wanted in ("float16", "bfloat16") else wanted
-        return self.body.cast(self.body.add(Instr("scalar", stored, (), self.scalars.index(node))), wanted)
+        return self.body.cast(self.body.add(Instr("scalar", stored, (), slot)), wanted)
 
     def _pad(self, demand: Demand) -> int:
         fill = self.body.const(_literal(demand.node.spec.attrs[2], name(demand.node.dtype)), name(demand.node.dtype))

@@ -7,32 +7,27 @@ Not here: index arithmetic, kernel text, memory.
 """
 
 import heapq
-import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from polygrad import shapes
-from polygrad.driver.ir import SCALAR_OPS
 from polygrad.driver.types import DeviceInfo
-from polygrad.errors import UnsupportedOp
 from polygrad.graph.node import Node
-from polygrad.schedule.body import emitted, instructions
 from polygrad.schedule.group import Demand, Group
 from polygrad.schedule.index import ZERO, variable
-from polygrad.schedule.views import MOVEMENT, View, contiguous, view_of
+from polygrad.schedule.prices import CHEAP_OPS, LIBRARY, SMALL, Prices
+from polygrad.schedule.reach import Reach
+from polygrad.schedule.views import MOVEMENT, View, contiguous, takes, view_of
 from polygrad.schedule.writes import Writes
 
-LIBRARY = {"matmul", "random", "scatter", "library"}
 PACKED = {"scatter", "library"}  # library ops whose operands are in C order
-CHEAP_OPS = 24  # a value of at most this many instructions from one load is computed again rather than stored
-MANY_LOADS = 2  # operands: beyond, they are not counted
-SMALL = 256  # elements: below, sharing is not worth a thought
 PER_ELEMENT = MOVEMENT | {"elementwise", "cast", "scalar"}
 GLANCE = 1024  # elements of a value for each one that is read: from here on reading it does not justify keeping it
-MANY_NODES = 16_384  # beyond, what leads to what is looked up each time: a table of it takes a bit for each pair
+NEVER_STORED = frozenset({"load", "scalar", "alias"})  # what a kernel does not compute itself
 JOIN_WINDOW = 32  # kernels looked at when a seed asks for company
 JOIN_TRIALS = 6  # of these, kernels that are grown for it in vain before it goes alone
+JOIN_REFUSALS = 8  # and kernels that wait for it
 
 
 class Step:
@@ -79,11 +74,10 @@ class Fusion:
         self.writes = writes or Writes()
         self._apart = self.writes.apart(order)
         self._loose = self.writes.loose(order) if self._apart else set()
-        self._missing = SCALAR_OPS.keys() - info.scalar_ops
-        self._cost = self._costs()
+        self._prices = Prices(order, self._apart, info)
         self._late = self._lateness()
-        self._trials = 0  # of the node that looks for company
-        self._behind: Any = None  # for each node the bits of those that it is computed from, once somebody asks
+        self._trials = self._refusals = 0  # of the node that looks for company
+        self._reach = Reach(order, self.produced)
         self._heap: list[tuple[int, Node]] = []
         self._deferred: list[tuple[int, Node]] = []  # column sums, which look for a kernel to ride in last of all
         self.asked = frozenset(wanted)
@@ -107,63 +101,13 @@ class Fusion:
             self.wanted.add(node)
             heapq.heappush(self._heap, (-node.number, node))
 
-    def _costs(self) -> dict[Node, tuple[int, int]]:
-        """Return for each node how many loads of its own size, and instructions, computing it again takes (capped)."""
-        memory: dict[Node, frozenset[Node]] = {}  # what is read, each once however often it is used
-        work: dict[Node, frozenset[Node]] = {}  # what is computed
-        extra: dict[Node, int] = {}
-        out: dict[Node, tuple[int, int]] = {}
-        for n in self.order:
-            kind = n.spec.op.kind
-            if kind in LIBRARY or kind == "reduce" or n in self._apart:
-                memory[n], work[n], out[n] = frozenset((n,)), frozenset(), (1, 0)
-                continue
-            reads: set[Node] = set()
-            makes: set[Node] = set() if kind in MOVEMENT else {n}
-            for p in n.parents:
-                if p.spec.op.kind == "scalar":
-                    continue
-                if p.aval.size * 8 >= n.aval.size and len(reads) <= MANY_LOADS:
-                    reads |= memory.get(p) or {p}
-                if len(makes) <= CHEAP_OPS:
-                    makes |= work.get(p, frozenset())
-            extra[n] = self._extra(n)
-            # Beyond the caps only that they are passed matters: sets that grow along a chain would be quadratic in it.
-            memory[n] = frozenset(itertools.islice(reads, MANY_LOADS + 1))
-            work[n] = frozenset(itertools.islice(makes, CHEAP_OPS + 1))
-            out[n] = (len(reads), len(makes) + sum(extra.get(m, 0) for m in work[n]))
-        return out
-
-    def _extra(self, node: Node) -> int:
-        """Return how many instructions more than one a node takes: its op is long, or the device lacks it.
-
-        Raises
-        ------
-        UnsupportedOp
-            If that is more than a kernel of the device may hold.
-        """
-        op = node.spec.op
-        if not op.long and (not self._missing or op.kind != "elementwise" or op.instr not in self._missing):
-            return 0
-        info, dtype = self.info, node.parents[0].aval.dtype.name
-        if op.lower is not None and "float" not in dtype:  # rounding an integer
-            return 0
-        declared = frozenset(info.scalar_ops)
-        count = emitted(op, dtype, declared) if op.long else instructions(op.instr, dtype, declared)
-        if count + len(node.parents) > info.limits.max_instructions:
-            what = f"has no room for {op.name!r}" if op.long else f"does not declare {op.instr!r}"
-            raise UnsupportedOp(
-                f"{info.device} {what}; made of {'its own' if op.long else 'the mandatory'} ops it takes {count} "
-                f"instructions on {dtype}, and a kernel there holds {info.limits.max_instructions}: compute it on "
-                "another device with .to_device(...)"
-            )
-        return count - 1
-
     def _lateness(self) -> set[Node]:
         """Return the column sums that may ride in another kernel, and what only they consume."""
         late: set[Node] = set()
         for n in reversed(self.order):
-            if self._is_column_sum(n) or (self.consumers[n] and all(c in late for c in self.consumers[n])):
+            if (n.spec.op.kind == "reduce" and self._is_column_sum(n)) or (
+                late and self.consumers[n] and all(c in late for c in self.consumers[n])
+            ):
                 late.add(n)
         return late
 
@@ -199,12 +143,12 @@ class Fusion:
         if self._alone(node):
             self._library(node)
             return
-        if self.sharing and self._join(node):
-            return
         group = Group(node)
         demand = group.need(node, group.index)
-        step = Step(group, None)
         self._grow(group)
+        if self.sharing and self._join(node, group):
+            return
+        step = Step(group, None)
         group.stores[node] = demand
         self._record(step, node)
         self.steps.append(step)
@@ -219,6 +163,7 @@ class Fusion:
             self.produced[n] = step
         for n in group.inputs:
             self.want(n)
+        self._reach.note(step)
 
     def _grow(self, group: Group) -> None:
         self.grow(group, self._decide)
@@ -226,7 +171,7 @@ class Fusion:
     def grow(self, group: Group, decide: Callable[[Group, Demand], bool]) -> None:
         """Grow a kernel as far as the device's limits and *decide* let it."""
         limits = self.info.limits
-        group.grow(decide, limits.max_instructions // 2, limits.max_buffers // 2, self._extra)
+        group.grow(decide, limits.max_instructions // 2, limits.max_buffers // 2, self._prices.extras)
 
     def _library(self, node: Node) -> None:
         step = Step(None, node)
@@ -234,7 +179,7 @@ class Fusion:
             if p.spec.op.kind == "scalar":
                 continue
             view = view_of(p, self.wanted)
-            if view is None or (node.spec.op.kind in PACKED and not contiguous(view)):
+            if view is None or (node.spec.op.kind in PACKED and not contiguous(view) and not takes(node.spec.op, view)):
                 view = (p, p.aval.shape, shapes.strides(p.aval.shape), 0)
             step.operands.append(view)
             step.inputs.append(view[0])
@@ -242,6 +187,7 @@ class Fusion:
         step.outputs = self._results(node)
         for n in step.outputs:
             self.produced[n] = step
+        self._reach.note(step)
         self.steps.append(step)
 
     def _write(self, node: Node) -> None:
@@ -265,6 +211,7 @@ class Fusion:
         self._record(step, node)
         self.want(root)
         step.inputs = [*dict.fromkeys([*step.inputs, root])]
+        self._reach.note(step)
         self.steps.append(step)
 
     def _results(self, node: Node) -> list[Node]:
@@ -280,21 +227,20 @@ class Fusion:
     def _decide(self, group: Group, demand: Demand) -> bool:
         """Whether the node of *demand* is computed in *group*; if not, it is read from memory."""
         node = demand.node
-        if node is group.seed or node in (n for n, _ in group.partials):
+        if node is group.seed or (group.partials and node in [n for n, _ in group.partials]):
             return True
-        if self._alone(node):
+        if (node.spec.op.kind != "elementwise" or self._apart) and self._alone(node):
             return False
         if node in self.wanted:
             return self._compute_wanted(group, demand)
+        if node in self._prices.slight:
+            return True
         outside = any(c not in group.members and c not in self._late for c in self.consumers.get(node, ()))
-        if not outside or node.aval.size <= SMALL or self._glances(group, node):
+        if not outside or self._glances(group, node):
             return True
         if node.spec.op.kind == "reduce":
-            return not self.reaches(group.inputs, node)
-        loads, ops = self._cost[node]
-        if loads <= 1 and ops <= CHEAP_OPS:
-            return True
-        return self._compute_wanted(group, demand)
+            return not self._reach.leads(group.inputs, node)
+        return self._prices.again[node] <= CHEAP_OPS or self._compute_wanted(group, demand)
 
     def _glances(self, group: Group, node: Node) -> bool:
         """Whether *group* reads so few elements of a node, which goes on to one kernel at most, that it makes them."""
@@ -304,12 +250,11 @@ class Fusion:
 
     def _compute_wanted(self, group: Group, demand: Demand) -> bool:
         node = demand.node
-        loads, ops = self._cost[node]
-        if not self.reaches(group.inputs, node):
+        if not self._reach.leads(group.inputs, node):
             if group.covers(demand) or node.spec.op.kind == "reduce":
                 return True
-        cheap = loads <= 1 and ops <= CHEAP_OPS and node.spec.op.kind != "reduce"
-        return cheap and not (node in self.wanted and ops > CHEAP_OPS // 2)
+        limit = CHEAP_OPS // 2 if node in self.wanted else CHEAP_OPS
+        return self._prices.again[node] <= limit and node.spec.op.kind != "reduce"
 
     def _keep_extras(self, group: Group, seed: Node) -> None:
         """Store from *group* what is wanted elsewhere, or offered, and computed here anyway."""
@@ -317,93 +262,83 @@ class Fusion:
             return
         for demand in group.demands:
             node = demand.node
-            if (
-                node is seed
-                or demand.how in ("load", "scalar", "alias")
-                or node in self.produced
-                or node in group.stores
-            ):
+            if demand.how in NEVER_STORED or node is seed or node in self.produced or node in group.stores:
                 continue
-            shared = node in self.wanted or node in self.offered or self._shared_outside(group, node)
-            if not shared or node.spec.op.kind in MOVEMENT:
+            if node not in self.wanted and node not in self.offered and not self._shared_outside(group, node):
+                continue
+            if node.spec.op.kind in MOVEMENT:
                 continue
             if len(group.stores) + len(group.inputs) + 2 > self.info.limits.max_buffers:
                 return
-            if group.covers(demand) and not self.reaches(group.inputs, node):
+            if group.covers(demand) and not self._reach.leads(group.inputs, node):
                 group.stores[node] = demand
                 self.wanted.add(node)
 
     def _shared_outside(self, group: Group, node: Node) -> bool:
-        if node.aval.size <= SMALL and node.spec.op.kind != "reduce":
+        if node in self._prices.slight and node.spec.op.kind != "reduce":
             return False
-        if all(c in group.members or c in self._late for c in self.consumers.get(node, ())):
+        if all(c in group.members or c in self._late or self._served(c) for c in self.consumers.get(node, ())):
             return False
-        loads, ops = self._cost[node]
-        return node.spec.op.kind == "reduce" or loads > 1 or ops > CHEAP_OPS
+        return node.spec.op.kind == "reduce" or self._prices.again[node] > CHEAP_OPS
 
-    def reaches(self, sources: Iterable[Node], target: Node) -> bool:
-        """Whether *target* is one of *sources* that are yet to be computed, or an operand of one, however far."""
-        if self._behind is None:
-            self._behind = _ancestors(self.order)
-        if self._behind:
-            at, masks = self._behind
-            bit = at.get(target, 0)
-            return any(n is target or masks.get(n, 0) & bit for n in sources)
-        return _leads_to(list(sources), target)
+    def _served(self, consumer: Node) -> bool:
+        """Whether a library op has asked for what it reads, which may be another arrangement of a node's elements."""
+        return consumer in self.produced and consumer.spec.op.kind in LIBRARY
 
-    def _join(self, node: Node) -> bool:
-        """Compute *node* in a kernel that runs over the same space and reads the same memory, if there is one."""
-        if node.aval.size <= 1 or node.spec.op.kind == "reduce":
-            return self._join_reduce(node)
-        self._trials = 0
+    def _join(self, node: Node, alone: Group) -> bool:
+        """Compute *node* in a kernel that runs over the same space and reads the same memory, if there is one.
+
+        A reduction rides beside another over the same operand shape and axes. *alone* is its kernel if there is none.
+        """
+        reduces = node.spec.op.kind == "reduce"
+        if node.aval.size <= 1 and not reduces:
+            return False
+        self._trials = self._refusals = 0
         for step in reversed(self.steps[-JOIN_WINDOW:]):
             group = step.group
-            if self._trials == JOIN_TRIALS:
+            if self._trials == JOIN_TRIALS or self._refusals == JOIN_REFUSALS:
                 break
-            if group is None or group.partials or group.seed.aval.shape != node.aval.shape or group.row_seed:
+            if group is None or group.partials or group.seed.aval.shape != node.aval.shape:
                 continue
-            if group.target is not None:
-                continue
-            if self._try(step, node):
-                return True
-        return False
-
-    def _join_reduce(self, node: Node) -> bool:
-        """Let a reduction ride beside another over the same operand shape and axes."""
-        if node.spec.op.kind != "reduce":
-            return False
-        self._trials = 0
-        for step in reversed(self.steps[-JOIN_WINDOW:]):
-            group = step.group
-            if self._trials == JOIN_TRIALS:
-                break
-            if group is None or group.partials or group.seed.aval.shape != node.aval.shape or not group.row_seed:
-                continue
-            if group.target is not None:
+            if group.row_seed is not reduces or group.target is not None:
                 continue
             seed = group.seed
-            if seed.spec.op.kind == "reduce" and seed.parents[0].aval.shape != node.parents[0].aval.shape:
+            if reduces and seed.spec.op.kind == "reduce" and seed.parents[0].aval.shape != node.parents[0].aval.shape:
                 continue
-            if self._try(step, node):
+            if self._has_room(group, alone) and self._try(step, node):
                 return True
         return False
+
+    def _has_room(self, group: Group, alone: Group) -> bool:
+        """Whether a kernel has something in common with what is asked for, and room for the rest of it."""
+        limit = self.info.limits.max_instructions
+        if group.holds(limit) or (
+            alone.members.isdisjoint(group.members)
+            and alone.members.isdisjoint(group.inputs)
+            and alone.inputs.keys().isdisjoint(group.inputs)
+            and alone.inputs.keys().isdisjoint(group.members)
+        ):
+            return False
+        if len(self.steps) <= JOIN_WINDOW:
+            return True  # a small plan can afford to try
+        return not group.holds(limit - alone.beside(group))
 
     def _try(self, step: Step, node: Node) -> bool:
         """Add *node* to the kernel of *step* if that needs no new kernel between the two and shares a load."""
         old = step.group
         assert old is not None  # noqa: S101  callers have looked
-        if old.holds(self.info.limits.max_instructions) or self.reaches(old.inputs, node):
+        if self._reach.leads(old.inputs, node):
+            self._refusals += 1
             return False
         self._trials += 1
         trial = old.copy()
-        before = set(trial.inputs)
         demand = trial.need(node, trial.index)
         self._grow(trial)
         if demand.same is None and demand.how == "load":
             return False
+        before, outputs = old.inputs, set(step.outputs)
         fresh = [n for n in trial.inputs if n not in before]
-        outputs = set(step.outputs)
-        if any(n in outputs for n in fresh) or any(self.reaches(fresh, n) for n in outputs):
+        if any(n in outputs for n in fresh) or any(self._reach.leads(fresh, n) for n in outputs):
             return False
         if (
             not self._shares(trial, node, before)
@@ -417,7 +352,7 @@ class Fusion:
         self._record(step, node)
         return True
 
-    def _shares(self, trial: Group, node: Node, before: set[Node]) -> bool:
+    def _shares(self, trial: Group, node: Node, before: Collection[Node]) -> bool:
         own: set[Node] = set()
         stack = [node]
         while stack:
@@ -450,10 +385,10 @@ class Fusion:
         old = step.group
         assert old is not None  # noqa: S101  the caller has looked
         tail = old.axes[lead:]
-        if (old.reduced is not None and old.reduced != tail) or self.reaches(old.inputs, node):
+        if (old.reduced is not None and old.reduced != tail) or self._reach.leads(old.inputs, node):
             return False
         trial = old.copy()
-        before = set(trial.inputs)
+        before = old.inputs
         trial.reduced = trial.axes[lead:]
         axes = iter(trial.axes)
         index = tuple(variable(next(axes)) if n > 1 else ZERO for n in source.aval.shape)
@@ -462,7 +397,7 @@ class Fusion:
         self._grow(trial)
         fresh = [n for n in trial.inputs if n not in before]
         outputs = set(step.outputs)
-        if source in fresh or any(n in outputs for n in fresh) or any(self.reaches(fresh, n) for n in outputs):
+        if source in fresh or any(n in outputs for n in fresh) or any(self._reach.leads(fresh, n) for n in outputs):
             return False
         if not self._shares(trial, source, before):
             return False
@@ -478,12 +413,15 @@ class Fusion:
         pass an activation then goes as soon as the gradients that need it are there.
         """
         done: set[int] = set()
+        begun: set[int] = set()
         out: list[Step] = []
-        state: dict[int, int] = {}
         asked = self.asked
 
         def late(step: Step) -> tuple[bool, int]:
-            number = min((n.number for n in step.outputs if n in asked), default=0)
+            number = 0
+            for n in step.outputs:
+                if n in asked and (not number or n.number < number):
+                    number = n.number
             return not number, number or step.outputs[0].number
 
         stack = sorted(self.steps, key=late, reverse=True)
@@ -497,8 +435,8 @@ class Fusion:
             ]
             waiting += [s for s in step.after if id(s) not in done]
             if waiting:
-                state[id(step)] = state.get(id(step), 0) + 1
-                if state[id(step)] > len(self.steps) + 1:
+                begun.add(id(step))
+                if any(id(s) in begun for s in waiting):
                     raise CycleError
                 stack += waiting
                 continue
@@ -506,40 +444,6 @@ class Fusion:
             done.add(id(step))
             out.append(step)
         return out
-
-
-def _ancestors(order: list[Node]) -> tuple[dict[Node, int], dict[Node, int]] | tuple[()]:
-    """Return for each node its bit, and the bits of all it is computed from; nothing if there are too many nodes."""
-    if len(order) > MANY_NODES:
-        return ()
-    bits: dict[Node, int] = {}
-    masks: dict[Node, int] = {}
-    for k, n in enumerate(order):
-        mask = 0
-        for p in n.parents:
-            if p in bits:
-                mask |= masks[p] | bits[p]
-        bits[n], masks[n] = 1 << k, mask
-    return bits, masks
-
-
-def _leads_to(sources: list[Node], target: Node) -> bool:
-    """Whether *target* is a source or an operand of one, looked up by following operands."""
-    if target in sources:
-        return True
-    stack = [n for n in sources if n.number > target.number and n.storage is None]
-    seen: set[Node] = set()
-    while stack:
-        n = stack.pop()
-        if n in seen:
-            continue
-        seen.add(n)
-        for p in n.parents:
-            if p is target:
-                return True
-            if p.number > target.number and p.storage is None and p not in seen:
-                stack.append(p)
-    return False
 
 
 def call_of(node: Node) -> tuple[Any, ...]:
@@ -552,8 +456,12 @@ def _elementwise(order: list[Node]) -> set[Node]:
     out: set[Node] = set()
     known = set(order)
     for n in order:
-        if n.spec.op.kind in PER_ELEMENT and all(p in out or p not in known for p in n.parents):
-            out.add(n)
+        if n.spec.op.kind in PER_ELEMENT:
+            for p in n.parents:
+                if p not in out and p in known:
+                    break
+            else:
+                out.add(n)
     return out
 
 

@@ -7,7 +7,7 @@ Not here: where one kernel ends and the next begins, which the policy in `fuse.p
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from polygrad import shapes
@@ -23,6 +23,7 @@ from polygrad.schedule.index import (
     is_bijection,
     run,
     settle_map,
+    splits,
     through_reshape,
     variable,
 )
@@ -38,17 +39,18 @@ MANY_ROWS = 256
 class Demand:
     """A node read at a map inside a kernel; `how` says what the kernel does for it."""
 
-    __slots__ = ("args", "extra", "how", "index", "node", "same", "value", "windows")
+    __slots__ = ("args", "asked", "extra", "how", "index", "node", "same", "value", "windows")
 
     def __init__(self, node: Node, index: Map, windows: Windows) -> None:
         self.node = node
         self.index = index
         self.windows = windows
         self.how = ""  # op, load, scalar, iota, gather, check, pad, put, reduce, alias
-        self.args: list[Demand] = []
+        self.args: Sequence[Demand] = ()
         self.extra: Any = None
         self.same: Demand | None = None
         self.value = -1
+        self.asked = 1  # times, while it waits
 
 
 class Group:
@@ -66,9 +68,12 @@ class Group:
         self.target: Node | None = None  # a written array: this kernel stores its block alone
         self.loose = False  # where that block starts is an argument of the launch
         self._waiting: list[tuple[int, int, Demand]] = []
-        self._known: dict[Any, Demand] = {}
+        self._known: dict[Node, Demand] = {}
+        self._others: dict[Node, list[Demand]] = {}  # of nodes that are read in several ways: all but the first
         self._count = 0
         self._extra = 0
+        self._asked = 0  # how often something is waited for
+        self._begun = self._settled = splits()
         index = []
         for n in seed.aval.shape:
             axis = Axis(n)
@@ -76,6 +81,7 @@ class Group:
             if n != 1:
                 self.axes.append(axis)
         self.index: Map = tuple(index)
+        self._shape = seed.aval.shape
         self.row_seed = False
 
     def copy(self) -> "Group":
@@ -90,14 +96,22 @@ class Group:
         other.inputs = dict(self.inputs)
         other.stores = dict(self.stores)
         other._known = dict(self._known)
+        other._others = {n: [*have] for n, have in self._others.items()}
         return other
 
     def holds(self, instructions: int) -> bool:
         """Whether a kernel of so many instructions is full with what is here: each demand may take two."""
         return 2 * len(self.demands) + self._extra >= instructions
 
+    def beside(self, other: "Group") -> int:
+        """Return how many nodes are here that *other* has not."""
+        return len(self._known.keys() - other._known.keys())
+
     def settle(self) -> None:
         """Replace split axes by their parts."""
+        if self._settled == splits():
+            return
+        self._settled = splits()
         self.axes = [leaf for a in self.axes for leaf in a.leaves()]
         if self.reduced is not None:
             self.reduced = [leaf for a in self.reduced for leaf in a.leaves()]
@@ -111,6 +125,8 @@ class Group:
         """Whether *demand* runs over every element of its node once: then the kernel can store it."""
         if demand.windows:
             return False
+        if demand.index is self.index and demand.node.aval.shape == self._shape:
+            return True
         self.settle()
         flat = address(settle_map(demand.index), shapes.strides(demand.node.aval.shape))
         axes = {a for a, _ in flat.terms}
@@ -120,43 +136,69 @@ class Group:
 
     def need(self, node: Node, index: Map, windows: Windows = ()) -> Demand:
         """Ask for *node* at *index*; it is looked at when all its consumers have been."""
+        have = self._known.get(node)
+        if have is not None and (have.how == "scalar" or (have.index is index and have.windows == windows)):
+            if not have.how:
+                have.asked += 1
+                self._asked += 1
+            return have
         demand = Demand(node, index, windows)
+        if have is None:
+            self._known[node] = demand
+            if node.spec.op.kind == "scalar" and node.storage is None:  # the same everywhere
+                demand.how = "scalar"
+                self.demands.append(demand)
+                self.members.add(node)
+                return demand
+        self._asked += 1
         self._count += 1
         heapq.heappush(self._waiting, (-node.number, self._count, demand))
         return demand
 
     def grow(
-        self, decide: Callable[["Group", Demand], bool], limit: int, buffers: int, extra: Callable[[Node], int]
+        self, decide: Callable[["Group", Demand], bool], limit: int, buffers: int, extras: Mapping[Node, int]
     ) -> None:
         """Work through the waiting demands, consumers first.
 
         *decide* says whether a node is computed here or read from memory. *limit* is half of what a kernel may hold,
-        for a demand may take two instructions; an op that is decomposed takes *extra* ones, which are counted exactly.
+        for a demand may take two instructions; what *extras* says of a node with a decomposed op is counted exactly.
         """
-        while self._waiting:
-            demand = heapq.heappop(self._waiting)[2]
-            self.settle()
-            demand.index = settle_map(demand.index)
-            key = (demand.node, demand.index, demand.windows)
-            known = self._known.get(key)
-            if known is not None:
-                demand.same = known
+        waiting, demands, known, pop = self._waiting, self.demands, self._known, heapq.heappop
+        while waiting:
+            demand = pop(waiting)[2]
+            node = demand.node
+            self._asked -= demand.asked
+            if self._begun != splits():
+                self.settle()
+                demand.index = settle_map(demand.index)
+            if known[node] is not demand and self._is_known(demand):
                 continue
-            self._known[key] = demand
-            self.demands.append(demand)
-            more = self._extra + extra(demand.node)
-            full = 2 * (len(self.demands) + len(self._waiting)) + more > 2 * limit or len(self.inputs) > buffers
-            self._place(demand, decide, full)
-            if demand.how == "op":
+            demands.append(demand)
+            more = self._extra + extras.get(node, 0)
+            full = 2 * (len(demands) + self._asked) + more > 2 * limit or len(self.inputs) > buffers
+            if node.spec.op.kind != "elementwise" or node.storage is not None:
+                self._place(demand, decide, full)
+            elif (full and node is not self.seed) or not decide(self, demand):
+                self._load(demand)
+            else:
+                self._compute(demand)
                 self._extra = more
+
+    def _is_known(self, demand: Demand) -> bool:
+        """Whether the node is demanded at the same places already; if not, remember it beside the first."""
+        others = self._others.setdefault(demand.node, [])
+        for other in (self._known[demand.node], *others):
+            if other.index == demand.index and other.windows == demand.windows:
+                demand.same = other
+                return True
+        others.append(demand)
+        return False
 
     def _place(self, demand: Demand, decide: Callable[["Group", Demand], bool], full: bool) -> None:
         node = demand.node
         kind = node.spec.op.kind
         if node.storage is not None:
             self._load(demand)
-        elif kind == "scalar":
-            demand.how = "scalar"
         elif kind in _FREE:
             _FREE[kind](self, demand)
         elif (full and node is not self.seed) or kind in _BARRIERS or not decide(self, demand):
@@ -171,15 +213,28 @@ class Group:
         elif kind == "check":
             self._check(demand)
         else:
-            demand.how = "op"
-            demand.args = [self.need(p, self.broadcast(demand.index, p), demand.windows) for p in node.parents]
+            self._compute(demand)
         if demand.how != "load":
             self.members.add(node)
+
+    def _compute(self, demand: Demand) -> None:
+        """Compute an element from one of each operand."""
+        node, index, windows = demand.node, demand.index, demand.windows
+        shape = node.aval.shape
+        whole = 1 not in shape  # no operand of this shape broadcasts
+        demand.how = "op"
+        demand.args = [
+            self.need(p, index if whole and p.aval.shape == shape else self.broadcast(index, p), windows)
+            for p in node.parents
+        ]
+        self.members.add(node)
 
     @staticmethod
     def broadcast(index: Map, operand: Node) -> Map:
         """Return the map of an operand that broadcasts to the node read at *index*."""
         shape = operand.aval.shape
+        if not shape:
+            return ()
         skip = len(index) - len(shape)
         return tuple([ZERO if n == 1 else index[k + skip] for k, n in enumerate(shape)])
 
@@ -265,9 +320,8 @@ class Group:
             return
         index, windows, conditions = found
         demand.how, demand.extra = "put", conditions
-        demand.args = [self.need(root, demand.index, demand.windows)]
-        if conditions is not None:
-            demand.args.append(self.need(value, index, windows))
+        old = self.need(root, demand.index, demand.windows)
+        demand.args = [old] if conditions is None else [old, self.need(value, index, windows)]
 
     def _within(self, demand: Demand, starts: Any, sizes: Any) -> tuple[Map, Windows, Any] | None:
         """Return the map of a block that lies at *starts* in the node demanded, and where the block is not left.

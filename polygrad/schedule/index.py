@@ -8,6 +8,7 @@ Movement ops rewrite maps, so they cost nothing. A reshape is followed by splitt
 operand is materialised.
 """
 
+import functools
 import itertools
 import math
 from typing import NamedTuple
@@ -15,6 +16,13 @@ from typing import NamedTuple
 from polygrad import shapes
 
 _serial = itertools.count().__next__
+_splits = itertools.count(1).__next__
+_latest = [0]
+
+
+def splits() -> int:
+    """Return a number that changes with every split of an axis: as long as it stays, what was settled still is."""
+    return _latest[0]
 
 
 class Axis:
@@ -33,6 +41,7 @@ class Axis:
         if self.pinned or self.extent % inner:
             return False
         self.parts = (Axis(self.extent // inner), Axis(inner))
+        _latest[0] = _splits()
         return True
 
     def leaves(self) -> list["Axis"]:
@@ -63,12 +72,22 @@ def combine(const: int, parts: list[tuple[Expr, int]]) -> Expr:
         const += expr.const * factor
         for axis, coefficient in expr.terms:
             found[axis] = found.get(axis, 0) + coefficient * factor
-    return Expr(const, tuple(sorted(((a, c) for a, c in found.items() if c), key=lambda t: t[0].serial)))
+    terms = [(a, c) for a, c in found.items() if c]
+    if len(terms) > 1:
+        terms.sort(key=_by_serial)
+    return Expr(const, tuple(terms))
+
+
+def _by_serial(term: tuple[Axis, int]) -> int:
+    return term[0].serial
 
 
 def settle(expr: Expr) -> Expr:
     """Return *expr* over unsplit axes."""
-    if all(axis.parts is None for axis, _ in expr.terms):
+    for axis, _ in expr.terms:
+        if axis.parts is not None:
+            break
+    else:
         return expr
     parts = []
     for axis, coefficient in expr.terms:
@@ -79,8 +98,12 @@ def settle(expr: Expr) -> Expr:
 
 
 def settle_map(index: Map) -> Map:
-    """Return *index* over unsplit axes."""
-    return tuple([settle(e) if e.terms else e for e in index])
+    """Return *index* over unsplit axes; itself, if it is."""
+    for expr in index:
+        for axis, _ in expr.terms:
+            if axis.parts is not None:
+                return tuple([settle(e) if e.terms else e for e in index])
+    return index
 
 
 def address(index: Map, strides: tuple[int, ...], offset: int = 0) -> Expr:
@@ -93,8 +116,14 @@ def through_reshape(index: Map, shape: shapes.Shape, source: shapes.Shape) -> Ma
     out: list[Expr] = []
     at = 0
     for inner, outer in _blocks(source, shape):
-        linear = settle(combine(0, list(zip(index[at : at + len(outer)], shapes.strides(outer), strict=True))))
+        if len(outer) == 1:
+            linear = settle(index[at])
+        else:
+            linear = settle(combine(0, list(zip(index[at : at + len(outer)], shapes.strides(outer), strict=True))))
         at += len(outer)
+        if len(inner) == 1:
+            out.append(linear if inner[0] > 1 else ZERO)
+            continue
         found = _digits(linear, inner)
         if found is None:
             return None
@@ -111,6 +140,7 @@ def nests(shape: shapes.Shape, source: shapes.Shape) -> bool:
     return through_reshape(tuple([variable(Axis(n)) for n in shape]), shape, source) is not None
 
 
+@functools.lru_cache(maxsize=4096)
 def _blocks(a: shapes.Shape, b: shapes.Shape) -> list[tuple[shapes.Shape, shapes.Shape]]:
     """Cut two shapes of one size into the smallest pairs of pieces of equal size, in order."""
     out = []

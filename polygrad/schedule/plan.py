@@ -14,11 +14,14 @@ from polygrad.driver.ir import ITEMSIZE, Kernel
 from polygrad.driver.types import DeviceInfo
 from polygrad.errors import UnsupportedOp
 from polygrad.graph.node import Node
+from polygrad.schedule.body import name as name_of
 from polygrad.schedule.decompose_product import product_launches
-from polygrad.schedule.emit import STATUS, Emitter, FusedLaunch, finishing
+from polygrad.schedule.emit import STATUS, FusedLaunch, finishing
 from polygrad.schedule.fallback import library_launch
 from polygrad.schedule.fuse import CycleError, Fusion, Step
+from polygrad.schedule.quiet import quiet
 from polygrad.schedule.recompute import lighter, spared
+from polygrad.schedule.stamps import launch_of
 from polygrad.schedule.views import View, view_of
 from polygrad.schedule.writes import Writes, copy_launch
 
@@ -99,6 +102,22 @@ def plan(
     claims : dict of Node to Node
         Writes that may take over the memory of the array they write into, and the last write of each row of them.
     """
+    with quiet():
+        made = _planned(order, leaves, asked, offered, retained, info, claims)
+        if made.taken and _much(made, leaves):
+            made = _planned(order, leaves, asked, offered, retained, info, None)
+    return made
+
+
+def _planned(
+    order: list[Node],
+    leaves: list[Node],
+    asked: list[Node],
+    offered: set[Node],
+    retained: set[Node],
+    info: DeviceInfo,
+    claims: dict[Node, Node] | None,
+) -> Plan:
     wanted, views = _resolve(asked)
     bases = {base for base, *_ in views.values()}
     writes = Writes(claims, set(wanted) | bases | offered | retained)
@@ -109,10 +128,7 @@ def plan(
         fusion = Fusion(order, wanted, offered, info, sharing=False, writes=writes)
         steps = fusion.run()
     kept = writes.kept - spared(steps, fusion, retained - set(wanted) - bases)
-    made = _Numbering(order, leaves, info).finish(lighter(steps, fusion, kept), kept, views)
-    if made.taken and _much(made, leaves):
-        return plan(order, leaves, asked, offered, retained, info)
-    return made
+    return _Numbering(order, leaves, info).finish(lighter(steps, fusion, kept), kept, views)
 
 
 def _much(made: Plan, leaves: list[Node]) -> bool:
@@ -201,7 +217,7 @@ class _Numbering:
         keep = {self.slot(n) for n in results}
         finished = self._lifetimes(drafts, keep)
         operands = tuple(
-            (self.position[n], Operand(self.slot(base), offset, shape, strides, base.dtype.name))
+            (self.position[n], Operand(self.slot(base), offset, shape, strides, name_of(base.aval.dtype)))
             for n, (base, shape, strides, offset) in views.items()
         )
         taken = tuple(sorted(self.leaves[old] for old in self.same.values() if old in self.leaves))
@@ -220,7 +236,7 @@ class _Numbering:
         if step.group is None:
             assert step.node is not None  # noqa: S101  a step has one or the other
             return self._library(step)
-        launch = Emitter(step.group, self.info).emit()
+        launch = launch_of(step.group, self.info)
         if step.write is not None:
             return self._write(step, step.write, launch)
         drafts = [self._fused(launch, list(launch.outputs))]
@@ -266,7 +282,7 @@ class _Numbering:
             )
         if name not in self.info.ops:
             return [self._fused(library_launch(node, step.operands), [node])]
-        out = Operand(self.slot(node), 0, node.aval.shape, shapes.strides(node.aval.shape), node.dtype.name)
+        out = Operand(self.slot(node), 0, node.aval.shape, shapes.strides(node.aval.shape), name_of(node.aval.dtype))
         ins = [self._operand(view) for view in step.operands]
         scalars: tuple[tuple[str, int], ...] = ()
         if name == "random_bits":
@@ -285,7 +301,7 @@ class _Numbering:
         outs, makes = [], []
         for k, (shape, dtype) in enumerate(op.results(*[p.aval for p in node.parents], *attrs)):
             slot = self.slot(wanted.get(k, (node, k)))
-            outs.append(Operand(slot, 0, shape, shapes.strides(shape), dtype.name))
+            outs.append(Operand(slot, 0, shape, shapes.strides(shape), name_of(dtype)))
             makes.append((slot, shapes.size(shape) * dtype.itemsize))
         params = tuple(op.params(*attrs).items()) if op.params else ()
         ins = tuple(self._operand(view) for view in step.operands)
@@ -294,7 +310,7 @@ class _Numbering:
 
     def _operand(self, view: View) -> Operand:
         base, shape, strides, offset = view
-        return Operand(self.slot(base), offset, shape, strides, base.dtype.name)
+        return Operand(self.slot(base), offset, shape, strides, name_of(base.aval.dtype))
 
     def _lifetimes(self, drafts: list[Any], keep: set[int]) -> list[Fused | Library]:
         """Say where memory begins and ends: a slot that is made again has none between its last reader and that."""

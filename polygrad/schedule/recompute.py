@@ -23,6 +23,7 @@ SHORT = 128  # the longest inner axis of a product that is made again: more work
 SLIGHT = 8  # what is this much smaller than a value may be kept longer for it
 DEEPEST = 3  # launches, one needing the other, that make one value again
 LABOUR = 4  # a product made again must save this many times as much as another value
+DEAR = 6  # values of its own size: one that takes more reading is not made again, such as a sum along all layers
 MOST = 2  # values of about its own size that one is computed from again in a backward pass
 Ready = Callable[[Node, int], bool]
 _NEVER = {"gather", "check", "put", "scatter", "library"}
@@ -49,6 +50,8 @@ def lighter(steps: list[Step], fusion: Fusion, kept: set[Node]) -> list[Step]:
     """
     if any(step.write is not None for step in steps):
         return steps  # memory that is written over holds several values, one after the other
+    if sum(nbytes(n) for step in steps for n in step.outputs) < ENOUGH:
+        return steps
     search = _Search(steps, fusion, kept)
     while search.improve():
         pass
@@ -112,7 +115,7 @@ class _Search:
     def _drop(self, n: Node, at: int) -> bool:
         """Make *n* again before step *at* if that lowers the peak, or one of several; return whether it was done."""
         made: list[Step] = []
-        if recipe(n, self.fusion, lambda m, size: self._ready(m, at, size), made):
+        if recipe(n, self.fusion, lambda m, size: self._ready(m, at, size), made) and affordable(n, made):
             steps, before = self.steps, (self.peak, self.held.count(self.peak))
             self.steps = [*steps[:at], *made, *steps[at:]]
             self._look()
@@ -176,6 +179,13 @@ def recipe(n: Node, fusion: Fusion, ready: Ready, made: list[Step], depth: int =
     return True
 
 
+def affordable(n: Node, made: list[Step]) -> bool:
+    """Whether the steps that make *n* again read little enough."""
+    own = {m for step in made for m in step.outputs}
+    read = {m for step in made for m in step.inputs} - own
+    return sum(map(nbytes, read)) <= DEAR * nbytes(n)
+
+
 def _kernel(n: Node, fusion: Fusion, ready: Ready) -> Group | None:
     """Return a kernel that computes *n* from what is *ready*, as far as there is such."""
     size = nbytes(n)
@@ -216,7 +226,7 @@ def spared(steps: list[Step], fusion: Fusion, kept: set[Node]) -> set[Node]:
             continue
         made: list[Step] = []
         stay.discard(n)
-        if recipe(n, fusion, lambda m, _: m.storage is not None or m in stay, made):
+        if recipe(n, fusion, lambda m, _: m.storage is not None or m in stay, made) and affordable(n, made):
             read = {m for step in made for m in step.inputs} & stay
             if sum(nbytes(m) * SLIGHT > nbytes(n) for m in read) <= MOST:
                 needed |= read

@@ -9,6 +9,7 @@ from typing import Any
 
 from polygrad import shapes
 from polygrad.graph.node import Node
+from polygrad.ops.table import Op
 from polygrad.schedule.index import Axis, address, settle_map, through_reshape, variable
 
 MOVEMENT = {"reshape", "permute", "expand", "slice", "alias", "pad", "windows"}
@@ -21,6 +22,10 @@ def view_of(node: Node, wanted: set[Node]) -> View | None:
 
     The base is the nearest node below a chain of movement ops; an unrealized base counts as contiguous.
     """
+    if node.storage is None and (node in wanted or node.spec.op.kind not in VIEWS):
+        if node.spec.op.kind == "scalar":
+            return None
+        return node, node.aval.shape, shapes.strides(node.aval.shape), 0
     chain = []
     base = node
     while base.storage is None and base not in wanted and base.spec.op.kind in VIEWS:
@@ -36,12 +41,39 @@ def view_of(node: Node, wanted: set[Node]) -> View | None:
         if at is None:
             return None
         shape, strides, offset = at[0], at[1], offset + at[2]
-    return base, shape, strides, offset
+    return base, shape, plain(shape, strides), offset
+
+
+def plain(shape: shapes.Shape, strides: shapes.Shape) -> shapes.Shape:
+    """Return strides, or those of C order if they differ from these along axes of size 1 alone, where none is taken.
+
+    >>> plain((1, 5), (0, 1)), plain((2, 1, 3), (3, 7, 1)), plain((2, 1), (0, 1))
+    ((5, 1), (3, 3, 1), (0, 1))
+    """
+    order = shapes.strides(shape)
+    if strides == order or any(n != 1 and s != o for n, s, o in zip(shape, strides, order, strict=True)):
+        return strides
+    return order
 
 
 def contiguous(view: View) -> bool:
     """Whether a view is in C order without gaps."""
     return view[2] == shapes.strides(view[1])
+
+
+def takes(op: Op, view: View) -> bool:
+    """Whether a library op reads a view as it lies: its rows contiguous, and none of them on another."""
+    return op.strided and strides_do(view[1], view[2])
+
+
+def strides_do(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether strides are those that an op of strided operands takes.
+
+    >>> strides_do((2, 3, 4), (4, 8, 1)), strides_do((2, 3, 4), (12, 1, 3)), strides_do((2, 4), (0, 1))
+    (True, False, False)
+    """
+    *lead, (n, step) = zip(shape, strides, strict=True)
+    return (n == 1 or step == 1) and all(m == 1 or s > 0 for m, s in lead)
 
 
 def moved(kind: str, attrs: Any, out: Any, shape: Any, strides: Any) -> tuple[Any, Any, int] | None:

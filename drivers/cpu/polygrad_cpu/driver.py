@@ -112,7 +112,42 @@ class CpuDriver(DriverBase):
     def op_matmul(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         from polygrad_cpu.product import matmul
 
-        matmul(outs[0], ins[0], ins[1])
+        matmul(outs[0], ins[0], ins[1], self.settings.threads)
+
+    def op_convolution(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import convolution
+
+        convolution.convolution(outs, ins, attrs, self.settings)
+
+    def op_convolution_input(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import convolution
+
+        convolution.input_gradient(outs, ins, attrs, self.settings)
+
+    def op_convolution_weight(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import convolution
+
+        convolution.weight_gradient(outs, ins, attrs, self.settings)
+
+    def op_max_pool(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import pooling
+
+        pooling.max_pool(outs, ins, attrs, self.settings)
+
+    def op_max_pool_gradient(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu import pooling
+
+        pooling.max_pool_gradient(outs, ins, attrs, self.settings)
+
+    def op_attention(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu.attention import attention
+
+        attention(outs, ins, attrs, self.settings)
+
+    def op_attention_backward(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu.attention import attention_backward
+
+        attention_backward(outs, ins, attrs, self.settings)
 
     def op_random_bits(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         from polygrad_cpu.philox import fill
@@ -143,6 +178,16 @@ class CpuDriver(DriverBase):
         from polygrad_cpu.ordering import sort_values
 
         sort_values(outs[0], ins[0], self.settings)
+
+    def op_arg_extreme(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu.searching import arg_extreme
+
+        arg_extreme(outs[0], ins[0], attrs["kind"], self.settings)
+
+    def op_searchsorted(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu.searching import searchsorted
+
+        searchsorted(outs[0], ins[0], ins[1], self.settings, right=attrs["right"])
 
     def op_solve(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         from polygrad_cpu import linalg

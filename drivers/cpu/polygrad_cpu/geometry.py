@@ -133,7 +133,7 @@ def _should_swap(groups: Sequence[Sequence[int]], extents: Sequence[int], parall
 
     Columns that are summed stay as they are: rows of a few columns are joined to long ones instead.
     """
-    if len(groups) == 1 or not groups or extents[-2] < 4 * SHORT:
+    if len(groups) == 1 or not groups or extents[-2] < (2 * FEW if extents[-1] <= FEW else 4 * SHORT):
         return False
     if groups[-1][0] >= parallel:
         return extents[-1] <= SHORT
@@ -270,8 +270,10 @@ def cut(kernel: Kernel, geometry: Geometry, budget: int) -> Cut:
 def _by_chunks(geometry: Geometry, budget: int) -> Cut:
     parallel = [k for k in geometry.memory if not geometry.reduced[k]]
     reduced = [k for k in geometry.memory if geometry.reduced[k]]
-    along = not geometry.reduced[geometry.memory[0]]
-    step = _fill(geometry, parallel, max(1, budget // 16) if along else 1)
+    inside = list(itertools.takewhile(lambda k: geometry.reduced[k], geometry.memory))
+    # Short runs of memory that are reduced, as the places of each channel of images: several runs make a block.
+    run = math.prod(geometry.extents[k] for k in inside)
+    step = _fill(geometry, parallel, max(1, budget // (run if inside else 16)))
     width = math.prod(step[k] for k in parallel)
     step |= _fill(geometry, reduced, max(1, budget // width))
     return Cut(tuple(step[k] for k in range(geometry.rank)), whole=False)

@@ -7,33 +7,46 @@ from typing import Any
 
 import numpy as np
 
-from polygrad.driver import Ref
+from polygrad.driver import Ref, blas
 from polygrad_cpu.transfer import array
-from polygrad_cpu.workers import quiet_context
+from polygrad_cpu.workers import Workspace, each, quiet_context
 
 Array = np.ndarray[Any, Any]
 
 EXACT = 2**53  # float64 holds every integer up to here
+SMALL = 1 << 18  # multiplications from which BLAS divides a product, though waiting takes longer up to `blas.SHARED`
 FEW = 1 << 15  # multiplications below which integers are not worth a conversion
 
 
-def matmul(out: Ref, a: Ref, b: Ref) -> None:
-    """Multiply matrices, or stacks of them."""
+def matmul(out: Ref, a: Ref, b: Ref, threads: int = 1) -> None:
+    """Multiply matrices, or stacks of them, in up to *threads* threads; in those of BLAS if it is 1."""
     c, x, y = array(out), array(a), array(b)
     if out.dtype in ("float32", "float64"):
-        quiet_context()(_floating, x, y, c)
+        quiet_context()(_floating, x, y, c, threads)
     elif out.dtype in ("float16", "bfloat16"):
         wide = np.empty(c.shape, np.float32)
-        quiet_context()(_floating, x.astype(np.float32), y.astype(np.float32), wide)
+        quiet_context()(_floating, x.astype(np.float32), y.astype(np.float32), wide, threads)
         quiet_context()(np.copyto, c, wide, casting="unsafe")
     else:
         _integers(x, y, c)
 
 
-def _floating(x: Array, y: Array, c: Array) -> None:
+def _floating(x: Array, y: Array, c: Array, threads: int = 1) -> None:
     if c.ndim > 2 and c.size:  # noqa: PLR2004  a stack of matrices
         x, y, c = _merge_stack(x, y, c)
-    np.matmul(_for_blas(x), _for_blas(y), c)
+    x, y, work = _for_blas(x), _for_blas(y), c.size * x.shape[-1]
+    if work < SMALL or (work >= blas.SHARED and threads == 1) or not blas.adjustable():
+        np.matmul(x, y, c)
+        return
+
+    def piece(_: Workspace, at: tuple[blas.Index, blas.Index, blas.Index]) -> None:
+        np.matmul(x[at[0]], y[at[1]], c[at[2]])
+
+    with blas.single():
+        if work < blas.SHARED:
+            np.matmul(x, y, c)
+        else:
+            each(blas.pieces(c.shape, threads), threads, piece)
 
 
 def _merge_stack(x: Array, y: Array, c: Array) -> tuple[Array, Array, Array]:

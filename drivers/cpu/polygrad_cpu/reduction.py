@@ -7,6 +7,7 @@ NumPy's reductions call their inner loop once for each run of memory; runs of a 
 its halves.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -57,8 +58,9 @@ def reducer(kind: str, shape: tuple[int, ...], block: tuple[int, ...], axes: tup
         return _in_groups(axes)
     moving = [k for k in range(len(wide)) if wide[k] > 1]
     outer = [k for k in moving if k in axes]
-    if len(outer) == 1 and count <= SOME and size // count >= LEAST:
-        return _one_by_one(ufunc, plain, outer[0], wide, last=outer == moving[-1:])
+    if outer and count <= SOME and size // count >= LEAST:
+        behind = math.prod(wide[k] for k in moving if k > outer[-1])
+        return _one_by_one(ufunc, plain, outer, wide, good=behind >= (SHORT if len(outer) > 1 else 2))
     if size < WORTH or count < LEAST_ROWS or outer != moving[: len(outer)]:
         return plain
     run = size // count  # what is left of the memory after the leading axes
@@ -86,16 +88,20 @@ def _in_groups(axes: tuple[int, ...]) -> Reducer:
     return reduce
 
 
-def _one_by_one(ufunc: np.ufunc, plain: Reducer, axis: int, wide: tuple[int, ...], *, last: bool) -> Reducer:
-    """Combine the few slices along *axis*, unless they lie behind one another, where NumPy does just that.
+def _one_by_one(ufunc: np.ufunc, plain: Reducer, axes: list[int], wide: tuple[int, ...], *, good: bool) -> Reducer:
+    """Combine the few slices along *axes*, unless memory is contiguous and its runs are *good* for NumPy's own loops.
 
-    Of strided memory NumPy would take the axis with the least stride as inner loop, a few elements long.
+    Of strided memory, and of several axes, NumPy would take the axis with the least stride as inner loop: a few
+    elements.
     """
-    slices = [tuple(slice(i, i + 1) if k == axis else slice(None) for k in range(len(wide))) for i in range(wide[axis])]
+    ranges = [range(n) if k in axes else (None,) for k, n in enumerate(wide)]
+    slices = [
+        tuple(slice(None) if i is None else slice(i, i + 1) for i in place) for place in itertools.product(*ranges)
+    ]
     first, second, *rest = slices
 
     def reduce(a: Array, out: Array) -> None:
-        if a.flags.c_contiguous and not last:
+        if good and a.flags.c_contiguous:
             plain(a, out)
             return
         ufunc(a[first], a[second], out=out)

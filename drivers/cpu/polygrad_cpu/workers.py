@@ -5,18 +5,21 @@ Not here: what is computed.
 """
 
 import contextvars
+import itertools
 import math
 import os
 import queue
 import threading
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+Task = TypeVar("Task")
 
 FRAMES = 64  # argument lists that one workspace remembers
+KEPT = 1 << 23  # bytes: larger parts of scratch are not kept
 
 
 def quiet_context() -> Callable[..., Any]:
@@ -32,13 +35,14 @@ def quiet_context() -> Callable[..., Any]:
 class Workspace:
     """Scratch memory and a context for one thread at a time; taken with `borrow`, given back with `give_back`."""
 
-    __slots__ = ("frames", "run", "scratch", "turned")
+    __slots__ = ("frames", "parts", "run", "scratch", "turned")
 
     def __init__(self) -> None:
         self.run = quiet_context()
         self.scratch: Array = np.empty(0, np.uint8)
         self.frames: dict[Hashable, Any] = {}
         self.turned: dict[int, Array] = {}
+        self.parts: dict[str, Array] = {}
 
     def room(self, nbytes: int) -> Array:
         """Return *nbytes* or more of scratch; growing it forgets the frames, which pointed into the old one."""
@@ -65,6 +69,16 @@ class Workspace:
         copy = np.ndarray(shape, a.dtype, memory)[..., : b.shape[-1]]
         copy[...] = b
         return copy.transpose(np.argsort(order))
+
+    def named(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Return contiguous scratch of this *name*, as it was left; it stays until the next of the name."""
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        memory = self.parts.get(name)
+        if memory is None or len(memory) < nbytes:
+            memory = np.empty(nbytes, np.uint8)
+            if nbytes <= KEPT:
+                self.parts[name] = memory
+        return np.ndarray(shape, dtype, memory)
 
     def remember(self, key: Hashable, frame: Any) -> Any:
         """Keep *frame* for the next block of this shape."""
@@ -187,3 +201,16 @@ def share(work: Callable[[Workspace], None], threads: int) -> None:
         call(work)
     finally:
         job.close()
+
+
+def each(tasks: Sequence[Task], threads: int, step: Callable[[Workspace, Task], None]) -> None:
+    """Call *step* for every task, in up to *threads* threads."""
+    numbers = itertools.count()
+
+    def some(workspace: Workspace) -> None:
+        for k in numbers:  # next() of a count is atomic: no task is taken twice
+            if k >= len(tasks):
+                return
+            step(workspace, tasks[k])
+
+    share(some, min(threads, len(tasks)))

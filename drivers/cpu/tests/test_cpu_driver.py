@@ -131,6 +131,18 @@ def test_blocks_of_every_shape_are_reduced_right(shape, axes, kind):
     np.testing.assert_array_equal(out, want)
 
 
+@pytest.mark.parametrize("kind", ["sum", "max"])
+@pytest.mark.parametrize("axes", [(2,), (4,), (2, 4), (1, 2, 4)])
+def test_a_few_elements_of_strided_memory_are_reduced_right(axes, kind):
+    whole = np.random.default_rng(3).integers(-50, 51, (40, 3, 7, 4, 9, 3)).astype(np.float32)
+    a = whole.transpose(0, 1, 3, 2, 5, 4)[:, ::2, ::3, :, :2]
+    shape = a.shape
+    out = np.zeros([1 if k in axes else n for k, n in enumerate(shape)], np.float32)
+    reducer(kind, shape, shape, axes)(a, out)
+    want = {"sum": np.sum, "max": np.max}[kind](a, axis=axes, keepdims=True)
+    np.testing.assert_array_equal(out, want)
+
+
 def test_a_value_that_does_not_vary_counts_once_for_each_index():
     out = np.zeros((2, 1))
     reducer("sum", (2, 1), (2, 7), (1,))(np.array([[1.0], [2.0]]), out)

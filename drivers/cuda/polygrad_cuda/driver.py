@@ -29,15 +29,18 @@ from polygrad.driver import (
 from polygrad.driver.ir import DTYPES, ITEMSIZE, REDUCTIONS
 from polygrad.driver.render.dialect import CUDA
 from polygrad.driver.render.gpu_style import Choice, GpuLimits, Source, render_gpu
-from polygrad_cuda import fft, ordering, sources, vendor
+from polygrad_cuda import convolution, fft, ordering, searching, sources, vendor
+from polygrad_cuda.attention import Attention
+from polygrad_cuda.bundles import CudaBundle, CudaCapturing, Nodes, Varying
 from polygrad_cuda.collectives import NcclCollectives, collectives
 from polygrad_cuda.compiler import Compiler
+from polygrad_cuda.cudnn import Cudnn, installed
 from polygrad_cuda.fused import FusedKernel, copy_kernel, texts
 from polygrad_cuda.launching import Launcher
 from polygrad_cuda.linalg import LinearAlgebra, has_eig
 from polygrad_cuda.matmul import MatrixProducts
 from polygrad_cuda.row_sums import scatter
-from polygrad_cuda.scratch import Scratch, contiguous_strides
+from polygrad_cuda.scratch import Arena, Scratch, contiguous_strides
 from polygrad_cuda.sharing import Exported, exported, imported
 from polygrad_cuda.staging import Staging
 
@@ -85,6 +88,10 @@ class CudaDriver(DriverBase):
         self.runtime = self.cupy.cuda.runtime
         self.errors = vendor.vendor_errors(self.cupy)
         self.launch_kernel = self.cupy.cuda.driver.launchKernel
+        self.route = [self.launch_kernel]  # where kernels go: elsewhere while launches are written down
+        self.noting: Varying | None = None  # the launch that is written down, if its numbers will change
+        self.nodes = Nodes()
+        self.bundles: weakref.WeakSet[CudaBundle] = weakref.WeakSet()
         self.set_device = self.runtime.setDevice
         with self.vendor_calls("opening it"):
             self.cupy_stream = self.cupy.cuda.Stream(non_blocking=True)
@@ -94,12 +101,18 @@ class CudaDriver(DriverBase):
         architecture = f"{properties['major']}{properties['minor']}"
         self.compiler = Compiler(self.cupy, self.device, architecture)
         self.multiprocessors = int(properties["multiProcessorCount"])
+        self.shared_optin = int(properties["sharedMemPerBlockOptin"])
         self.linalg = LinearAlgebra(self)
+        self.attention = Attention(self)
         self._products: MatrixProducts | None = None
+        self._cudnn: Cudnn | None = None
         self._programs: dict[Kernel, FusedKernel] = {}
         self._launchers: dict[Any, Launcher] = {}
         self._sources: dict[tuple[Kernel, Choice], Source] = {}
         self._scratch, self._scratch_bytes = 0, 0
+        self._counter = 0
+        self._retired: list[int] = []  # scratch memory that graphs use still
+        self.arena = Arena(self)
         self.gpu_limits = GpuLimits(
             multiprocessors=self.multiprocessors,
             threads=int(properties["maxThreadsPerBlock"]),
@@ -118,9 +131,9 @@ class CudaDriver(DriverBase):
             dtypes=frozenset(DTYPES),
             scalar_ops=frozenset(SCALAR_OPS),
             reductions=frozenset(REDUCTIONS),
-            ops=frozenset(self.ops()) - (frozenset() if has_eig(self.cupy) else {"eig"}),
+            ops=frozenset(self.ops()) - self._lacking(),
             limits=Limits(max_alloc=total, total=total, alignment=256, partials=4 * self.multiprocessors),
-            features=Features(asynchronous=True, subnormals=True, correctly_rounded=True, fork="unsafe"),
+            features=Features(asynchronous=True, subnormals=True, correctly_rounded=True, fork="unsafe", capture=True),
             vendor="NVIDIA",
             version=f"CUDA {version // 1000}.{version % 1000 // 10}",
             extra={
@@ -130,6 +143,11 @@ class CudaDriver(DriverBase):
             },
         )
 
+    def _lacking(self) -> frozenset[str]:
+        """Return the ops that need what is not installed."""
+        eig = frozenset() if has_eig(self.cupy) else frozenset({"eig"})
+        return eig | (frozenset() if installed() else convolution.OPS)
+
     def close(self) -> None:
         if self.forked:
             return
@@ -138,8 +156,15 @@ class CudaDriver(DriverBase):
             if self._products is not None:
                 self._products.close()
             self.staging.close()
-            if self._scratch:
-                self.runtime.free(self._scratch)
+            for bundle in list(self.bundles):
+                bundle.close()
+            if self._cudnn is not None:  # bundles launch its kernels
+                self._cudnn.close()
+            self.arena.close()
+            self.retire(self._scratch)
+            self.retire(self._counter)
+            for block in self._retired:
+                self.runtime.free(block)
             self.cupy_stream = None  # CuPy destroys it
         self.dead = DeviceError(f"device {self.device} is closed; open it again with pg.set_device({self.device!r})")
         _open.discard(self)
@@ -185,6 +210,9 @@ class CudaDriver(DriverBase):
     def collectives(self) -> NcclCollectives | None:
         return collectives(self)
 
+    def capture(self) -> CudaCapturing:
+        return CudaCapturing(self)
+
     def scratch(self) -> Scratch:
         """Return a context in which an op can take memory for a moment."""
         return Scratch(self)
@@ -192,6 +220,11 @@ class CudaDriver(DriverBase):
     def zero(self, address: int, nbytes: int) -> None:
         """Queue zeros at *address*."""
         self.runtime.memsetAsync(address, 0, nbytes, self.stream)
+
+    @staticmethod
+    def address(ref: Ref) -> int:
+        """Return the address of the first element."""
+        return int(ref.handle) + ref.offset * ITEMSIZE[ref.dtype]
 
     @staticmethod
     def itemsize(dtype: str) -> int:
@@ -202,11 +235,11 @@ class CudaDriver(DriverBase):
 
     def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         with self.vendor_calls("writing"):
-            self.staging.write(_address(outs[0]), attrs["data"])
+            self.staging.write(self.address(outs[0]), attrs["data"])
 
     def op_read(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         with self.vendor_calls("reading"):
-            self.staging.read(_address(ins[0]), attrs["into"])
+            self.staging.read(self.address(ins[0]), attrs["into"])
 
     def op_copy(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         with self.vendor_calls("copying"):
@@ -219,7 +252,7 @@ class CudaDriver(DriverBase):
             for extent in out.shape:
                 nbytes *= extent
             kind = self.runtime.memcpyDeviceToDevice
-            self.runtime.memcpyAsync(_address(out), _address(source), nbytes, kind, self.stream)
+            self.runtime.memcpyAsync(self.address(out), self.address(source), nbytes, kind, self.stream)
             return
         kernel, ints = copy_kernel(out, source)
         self.prepare_fused(kernel)((source.handle, out.handle), ints, ())
@@ -249,12 +282,27 @@ class CudaDriver(DriverBase):
     def scratch_memory(self, nbytes: int) -> int:
         """Return memory that the next launches may use; the stream is in order, so all share one block."""
         if nbytes > self._scratch_bytes:
-            if self._scratch:
-                self.runtime.free(self._scratch)  # waits for its users
+            if self.bundles:  # they keep the old block, so that it must not grow by a little each time
+                nbytes = max(nbytes, 2 * self._scratch_bytes)
+            self.retire(self._scratch)
             self._scratch, self._scratch_bytes = 0, 0
             self._scratch = self.allocate(nbytes)
             self._scratch_bytes = nbytes
         return self._scratch
+
+    def counter(self) -> int:
+        """Return the address of a uint32 that is 0 between launches: a kernel that counts there sets it back."""
+        if not self._counter:
+            self._counter = self.allocate(256)
+            self.zero(self._counter, 256)
+        return self._counter
+
+    def retire(self, block: int) -> None:
+        """Give a block of scratch memory back: at once, or when the device is closed if a graph may use it."""
+        if block and self.bundles:
+            self._retired.append(block)
+        elif block:
+            self.runtime.free(block)  # waits for its users
 
     def launch(
         self,
@@ -273,7 +321,7 @@ class CudaDriver(DriverBase):
                 self._launchers.clear()
             function = self.compiler.function(source, name)
             launcher = self._launchers[key] = Launcher(
-                self.launch_kernel, function, grid, block, slots, fixed={}, stream=self.stream
+                self.route, function, grid, block, slots, fixed={}, stream=self.stream
             )
         launcher.call(*values)
 
@@ -282,9 +330,48 @@ class CudaDriver(DriverBase):
     def op_matmul(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         """C = A @ B; see `matmul.py`."""
         with self.vendor_calls("multiplying matrices"):
-            if self._products is None:
-                self._products = MatrixProducts(self)
-            self._products(outs[0], ins[0], ins[1], attrs)
+            self.products()(outs[0], ins[0], ins[1], attrs)
+
+    def products(self) -> MatrixProducts:
+        """Return what multiplies matrices."""
+        if self._products is None:
+            self._products = MatrixProducts(self)
+        return self._products
+
+    def cudnn(self) -> Cudnn:
+        """Return what runs cuDNN's graphs."""
+        if self._cudnn is None:
+            self._cudnn = Cudnn(self)
+        return self._cudnn
+
+    def library_plans(self) -> list[Any]:
+        """Return the plans of libraries that launches may have used."""
+        return [] if self._cudnn is None else list(self._cudnn.graphs.values())
+
+    def op_convolution(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Convolve; see `convolution.py`."""
+        with self.vendor_calls("convolving"):
+            convolution.convolve(self, "convolution", outs, ins, attrs)
+
+    def op_convolution_input(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """The gradient of a convolution by its images."""
+        with self.vendor_calls("convolving"):
+            convolution.convolve(self, "convolution_input", outs, ins, attrs)
+
+    def op_convolution_weight(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """The gradient of a convolution by its weights."""
+        with self.vendor_calls("convolving"):
+            convolution.convolve(self, "convolution_weight", outs, ins, attrs)
+
+    def op_attention(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Attention without weights in memory; see `attention.py`."""
+        with self.vendor_calls("attending"):
+            self.attention.forward(outs, ins, scale=attrs["scale"], causal=attrs["causal"])
+
+    def op_attention_backward(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Its gradients; see `attention.py`."""
+        with self.vendor_calls("differentiating attention"):
+            self.attention.backward(outs, ins, scale=attrs["scale"], causal=attrs["causal"])
 
     def op_random_bits(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         """Philox-4x32-10."""
@@ -292,7 +379,7 @@ class CudaDriver(DriverBase):
         blocks = -(-out.shape[0] // 4)
         grid = (min(-(-blocks // 256), 32 * self.multiprocessors), 1, 1)
         slots = ("pointer", "int64", "uint64", "uint64")
-        values = (_address(out), out.shape[0], attrs["key"], attrs["counter"])
+        values = (self.address(out), out.shape[0], attrs["key"], attrs["counter"])
         with self.vendor_calls("drawing random bits"):
             self.launch(sources.PHILOX, "philox", grid, (256, 1, 1), slots, values)
 
@@ -320,6 +407,21 @@ class CudaDriver(DriverBase):
         """Sort rows; see `ordering.py`."""
         with self.vendor_calls("sorting"):
             ordering.sort(self, outs[0], outs[1], ins[0])
+
+    def op_sort_values(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Sort rows; see `ordering.py`."""
+        with self.vendor_calls("sorting"):
+            ordering.sort(self, outs[0], None, ins[0])
+
+    def op_arg_extreme(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Find the first greatest or least element; see `searching.py`."""
+        with self.vendor_calls("finding an extreme"):
+            searching.arg_extreme(self, outs[0], ins[0], attrs["kind"])
+
+    def op_searchsorted(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Find places in sorted rows; see `searching.py`."""
+        with self.vendor_calls("searching"):
+            searching.searchsorted(self, outs[0], ins[0], ins[1], right=attrs["right"])
 
     def op_solve(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         """See `linalg.py`."""
@@ -369,10 +471,6 @@ class CudaDriver(DriverBase):
         """See `fft.py`."""
         fft.irfft(self, outs[0], ins[0], attrs["n"])
 
-    def sorted_order(self, keys: int, count: int, scratch: Scratch) -> int:
-        """Return the address of int64 positions that sort *count* int64 keys stably; the memory is *scratch*'s."""
-        return ordering.sorted_order(self, keys, "int64", count, scratch)
-
 
 class VendorCalls:
     """A context around CUDA's calls; a class and not a generator, because every launch of an op passes through one."""
@@ -420,10 +518,6 @@ class Allocation(VendorCalls):
             f"{self.driver.device} has no room for {self.nbytes} bytes: {free} of {total} bytes are free; free arrays, "
             "call pg.empty_cache() or use smaller batches"
         )
-
-
-def _address(ref: Ref) -> int:
-    return int(ref.handle) + ref.offset * ITEMSIZE[ref.dtype]
 
 
 def _is_contiguous(ref: Ref) -> bool:

@@ -34,6 +34,7 @@ class Plan(NamedTuple):
     """
 
     stages: tuple[Call, ...]
+    launchers: tuple[Launcher, ...]  # whose calls the stages are
     scratch: int  # bytes that the stages share
     choice: Choice
 
@@ -58,10 +59,12 @@ class FusedKernel:
         try:
             self.set_device(self.ordinal)
             plan = self.plans.get(ints) or self.plan(ints)
-            if self.converts:
-                scalars = self.converted(scalars)
             if plan.scratch:
                 buffers = (*buffers, driver.scratch_memory(plan.scratch))
+            if driver.noting is not None:
+                driver.noting.fused(self, plan.launchers, buffers)
+            if self.converts:
+                scalars = self.converted(scalars)
             try:
                 for stage in plan.stages:
                     stage(*buffers, *scalars)
@@ -83,18 +86,21 @@ class FusedKernel:
         choice = choose_gpu(simple, simple_ints, driver.gpu_limits)
         source = driver.source(simple, choice)
         geometry = source.geometry(simple_ints)
-        stages = tuple(
-            self.stage(source, stage, launch.groups, simple_ints, launch.extra)
+        launchers = tuple(
+            self.launcher(source, stage, launch.groups, simple_ints, launch.extra)
             for stage, launch in zip(source.stages, geometry.launches, strict=True)
         )
         if len(self.plans) >= PLANS:
             self.plans.clear()
         uses = any(argument.kind == "scratch" for stage in source.stages for argument in stage.arguments)
-        made = self.plans[ints] = Plan(stages, max(1, geometry.scratch) if uses else 0, choice)
+        stages = tuple(launcher.call for launcher in launchers)
+        made = self.plans[ints] = Plan(stages, launchers, max(1, geometry.scratch) if uses else 0, choice)
         return made
 
-    def stage(self, source: Source, stage: Stage, groups: int, ints: Sequence[int], extra: Sequence[int]) -> Call:
-        """Return one stage as a function of what varies."""
+    def launcher(
+        self, source: Source, stage: Stage, groups: int, ints: Sequence[int], extra: Sequence[int]
+    ) -> Launcher:
+        """Return one stage, to be called with what varies."""
         given: dict[str, Sequence[int]] = {"int": ints, "extra": extra}
         fixed = {
             place: given[argument.kind][argument.position]
@@ -102,7 +108,7 @@ class FusedKernel:
             if argument.kind in given
         }
         return Launcher(
-            self.driver.launch_kernel,
+            self.driver.route,
             self.driver.compiler.function(source.text, stage.name),
             (groups, 1, 1),
             (*stage.block, 1),
@@ -112,7 +118,7 @@ class FusedKernel:
                 (i for i in range(len(stage.arguments)) if i not in fixed), key=lambda i: order(stage.arguments[i])
             ),
             stream=self.driver.stream,
-        ).call
+        )
 
     def described(self, ints: tuple[int, ...]) -> str:
         """Return in a few words how a launch with these ints runs; for reports."""

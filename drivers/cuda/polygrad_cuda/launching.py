@@ -7,6 +7,7 @@ laid out once, in slots of eight bytes, and only what changes is written again.
 """
 
 import ctypes
+import functools
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,8 +26,8 @@ class Launcher:
 
     Parameters
     ----------
-    launch : callable
-        The vendor's launchKernel.
+    route : list of one callable
+        The vendor's launchKernel, or what stands in for it while launches are written down.
     function : int
         The kernel's address.
     grid, block : three ints each
@@ -41,11 +42,11 @@ class Launcher:
         Bytes of dynamic shared memory.
     """
 
-    __slots__ = ("call",)
+    __slots__ = ("arguments", "call", "lay_out")
 
     def __init__(
         self,
-        launch: Callable[..., None],
+        route: list[Callable[..., None]],
         function: int,
         grid: Grid,
         block: Grid,
@@ -73,6 +74,8 @@ class Launcher:
             *values: Any, _kept: Any = addresses
         ) -> None:  # CUDA sees addresses alone: they live as long as `call`
             pack(storage, 0, *values)
-            launch(*head)
+            route[0](*head)
 
         self.call = call
+        self.arguments = arguments  # where the block is; it lives as long as `call`
+        self.lay_out = functools.partial(pack, storage, 0)  # as `call`, without the launch

@@ -67,6 +67,15 @@ class MatrixProducts:
             call = self.calls[key] = self._call(out, a, b, attrs)
         call(out, a, b)
 
+    def on_stream(self, out: Ref, a: Ref, b: Ref) -> bool:
+        """Whether a product is nothing but launches on the stream: no list of addresses is sent from the host."""
+        if out.dtype not in DATA_TYPES:
+            return True
+        planned, _ = plan(out.shape, a.shape[-1], (a.strides, b.strides, out.strides))
+        if planned is None:
+            return len(out.shape) == 2  # noqa: PLR2004  copies, and one product
+        return len(_offsets(planned.outer, 1)) <= CALLS
+
     def _call(self, out: Ref, a: Ref, b: Ref, attrs: Mapping[str, Any]) -> Call:
         """Return what to do with operands of these shapes and strides, wherever they lie."""
         if out.dtype not in DATA_TYPES:

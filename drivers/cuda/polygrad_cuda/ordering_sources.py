@@ -1,9 +1,12 @@
-"""CUDA text of running reductions, of finding what is true, and of what surrounds a sort.
+"""CUDA text of running reductions, and of finding what is true.
 
-Here: text. Not here: launching (`ordering.py`); the sort itself is the vendor's radix sort of unsigned integers.
+Here: text. Not here: launching (`ordering.py`), sorting (`sorting_sources.py`), searching (`searching_sources.py`).
 
-TYPE stands for the dtype in memory, VALUE for the type in which reductions are kept.
+TYPE stands for the dtype in memory, VALUE for the type in which reductions are kept. Texts are made once: the same
+object is found faster among the kernels that are ready.
 """
+
+import functools
 
 from polygrad_cuda.sources import UNSIGNED
 
@@ -44,11 +47,10 @@ static __device__ unsigned short store(float f) {
     return f != f ? 0x7fc0 : (unsigned short)((w + 0x7fffu + ((w >> 16) & 1u)) >> 16);
 }
 """
-_TRUTH = "static __device__ VALUE load(TYPE x) { return x != 0; }\n"
 
-# Every row is cut into `pieces` of `size` elements. `ends` reduces each piece, `join` makes of these the running
-# reduction over the pieces of a row, one block a row, and the last kernel starts each piece with what comes before it.
-_BLOCKS = """
+# Every row is cut into `pieces` of `size` elements. `ends` reduces each piece; the kernel behind it starts a piece with
+# the reduction of all before it, which each block makes for itself, always in the same order.
+_BLOCK_SCAN = """
 static __device__ VALUE block_scan(VALUE v, VALUE* warps)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -73,6 +75,8 @@ static __device__ VALUE block_scan(VALUE v, VALUE* warps)
     }
     return v;
 }
+"""
+_ENDS = """
 extern "C" __global__ void __launch_bounds__(256) ends(
     const TYPE* __restrict__ x, VALUE* __restrict__ out, long long n, long long pieces, long long size)
 {
@@ -87,74 +91,141 @@ extern "C" __global__ void __launch_bounds__(256) ends(
     v = block_scan(v, warps);
     if (threadIdx.x == 255) out[p] = v;
 }
-extern "C" __global__ void __launch_bounds__(256) join(VALUE* __restrict__ out, long long pieces)
+"""
+_AHEAD = """
+static __device__ VALUE ahead_of(const VALUE* ends, long long count, VALUE* warps)
+{
+    const long long each = (count + 255) / 256, first = each * threadIdx.x;
+    VALUE v = IDENTITY;
+    for (long long i = first; i < first + each && i < count; i++) {
+        const VALUE own = ends[i];
+        v = COMBINE(v, own);
+    }
+    block_scan(v, warps);
+    const VALUE all = warps[7];
+    __syncthreads();
+    return all;
+}
+"""
+# Of a tile a warp takes 32 * ITEMS elements, in groups of PACK for each lane, so that loads and stores are in a row.
+_WRITE = """
+struct alignas(PACK * sizeof(TYPE)) Pack { TYPE of[PACK]; };
+static __device__ bool aligned(const TYPE* at) { return ((unsigned long long)at & (sizeof(Pack) - 1)) == 0; }
+static __device__ VALUE warp_scan(VALUE v)
+{
+    for (int d = 1; d < 32; d *= 2) {
+        const VALUE before = __shfl_up_sync(0xffffffffu, v, d);
+        if ((threadIdx.x & 31) >= d) v = COMBINE(before, v);
+    }
+    return v;
+}
+extern "C" __global__ void __launch_bounds__(256) write(
+    const TYPE* __restrict__ x, const VALUE* __restrict__ ends, TYPE* __restrict__ out, long long n, long long pieces,
+    long long size)
 {
     __shared__ VALUE warps[8];
-    VALUE* row = out + (long long)blockIdx.x * pieces;
-    VALUE carry = IDENTITY;
-    for (long long start = 0; start < pieces; start += 256) {
-        const long long i = start + threadIdx.x;
-        VALUE v = i < pieces ? row[i] : IDENTITY;
-        v = block_scan(v, warps);
-        const VALUE all = warps[7];
-        if (i < pieces) row[i] = COMBINE(carry, v);
-        carry = COMBINE(carry, all);
-        __syncthreads();
-    }
-}
-"""
-_WRITE = """
-extern "C" __global__ void __launch_bounds__(256) write(
-    const TYPE* __restrict__ x, const VALUE* __restrict__ before, TYPE* __restrict__ out, long long n, long long pieces,
-    long long size)
-{
-    __shared__ VALUE warps[8], totals[256];
-    const long long p = blockIdx.x, base = p / pieces * n, low = p % pieces * size;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const long long p = blockIdx.x, row = p / pieces, piece = p % pieces, low = piece * size;
     const long long high = low + size < n ? low + size : n;
-    VALUE carry = p % pieces ? before[p - 1] : IDENTITY;
+    x += row * n;
+    out += row * n;
+    const bool packed = aligned(x + low) && aligned(out + low);
+    VALUE carry = piece ? ahead_of(ends + row * pieces, piece, warps) : IDENTITY;
     for (long long start = low; start < high; start += 256 * ITEMS) {
-        const long long first = start + (long long)threadIdx.x * ITEMS;
+        const long long mine = start + warp * 32 * ITEMS + lane * PACK;
         VALUE own[ITEMS];
-        VALUE v = IDENTITY;
+        VALUE run = IDENTITY;
         #pragma unroll
-        for (int j = 0; j < ITEMS; j++) {
-            if (first + j < high) {
-                const VALUE next = load(x[base + first + j]);
-                v = COMBINE(v, next);
+        for (int k = 0; k < ITEMS / PACK; k++) {
+            const long long first = mine + k * 32 * PACK;
+            Pack part;
+            if (packed && first + PACK <= high) {
+                part = *(const Pack*)(x + first);
+            } else {
+                for (int j = 0; j < PACK && first + j < high; j++) part.of[j] = x[first + j];
             }
-            own[j] = v;
+            VALUE v = IDENTITY;
+            #pragma unroll
+            for (int j = 0; j < PACK; j++) {
+                if (first + j < high) {
+                    const VALUE next = load(part.of[j]);
+                    v = COMBINE(v, next);
+                }
+                own[k * PACK + j] = v;
+            }
+            const VALUE whole = warp_scan(v), left = __shfl_up_sync(0xffffffffu, whole, 1);
+            const VALUE ahead = lane ? COMBINE(run, left) : run;
+            #pragma unroll
+            for (int j = 0; j < PACK; j++) own[k * PACK + j] = COMBINE(ahead, own[k * PACK + j]);
+            const VALUE all = __shfl_sync(0xffffffffu, whole, 31);
+            run = COMBINE(run, all);
         }
-        const VALUE whole = block_scan(v, warps);
-        totals[threadIdx.x] = whole;
-        const VALUE all = warps[7];
+        if (lane == 0) warps[warp] = run;
         __syncthreads();
         VALUE start_with = carry;
-        if (threadIdx.x > 0) {
-            const VALUE ahead = totals[threadIdx.x - 1];
-            start_with = COMBINE(carry, ahead);
+        for (int w = 0; w < 8; w++) {
+            const VALUE all = warps[w];
+            if (w < warp) start_with = COMBINE(start_with, all);
+            carry = COMBINE(carry, all);
         }
         #pragma unroll
-        for (int j = 0; j < ITEMS; j++)
-            if (first + j < high) out[base + first + j] = store(COMBINE(start_with, own[j]));
-        carry = COMBINE(carry, all);
+        for (int k = 0; k < ITEMS / PACK; k++) {
+            const long long first = mine + k * 32 * PACK;
+            Pack part;
+            #pragma unroll
+            for (int j = 0; j < PACK; j++) part.of[j] = store(COMBINE(start_with, own[k * PACK + j]));
+            if (packed && first + PACK <= high) {
+                *(Pack*)(out + first) = part;
+            } else {
+                for (int j = 0; j < PACK && first + j < high; j++) out[first + j] = part.of[j];
+            }
+        }
         __syncthreads();
     }
 }
 """
-_POSITIONS = """
-extern "C" __global__ void __launch_bounds__(256) positions(
-    const TYPE* __restrict__ x, const VALUE* __restrict__ before, long long* __restrict__ out, long long n,
-    long long size)
+# A thread takes 16 elements at a time, in one load where they lie right, as bits of a number.
+_TRUE = """
+static __device__ unsigned int bits_of(const TYPE* __restrict__ x, long long first, long long high)
+{
+    unsigned int found = 0;
+    if (first + 16 <= high && ((unsigned long long)(x + first) & 15) == 0) {
+        const uint4 four = *(const uint4*)(x + first);
+        const unsigned int words[4] = {four.x, four.y, four.z, four.w};
+        #pragma unroll
+        for (int j = 0; j < 16; j++) found |= (unsigned int)((words[j / 4] >> (8 * (j & 3)) & 255u) != 0) << j;
+    } else {
+        for (int j = 0; j < 16 && first + j < high; j++) found |= (unsigned int)(x[first + j] != 0) << j;
+    }
+    return found;
+}
+extern "C" __global__ void __launch_bounds__(256) ends(
+    const TYPE* __restrict__ x, VALUE* __restrict__ out, long long n, long long pieces, long long size)
 {
     __shared__ VALUE warps[8];
     const long long p = blockIdx.x, low = p * size, high = low + size < n ? low + size : n;
-    VALUE carry = p ? before[p - 1] : 0;
-    for (long long start = low; start < high; start += 256) {
-        const long long i = start + threadIdx.x;
-        const VALUE own = i < high ? load(x[i]) : 0;
-        const VALUE v = block_scan(own, warps);
-        if (own) out[carry + v - 1] = i;
-        carry += warps[7];
+    VALUE v = 0;
+    for (long long i = low + 16 * threadIdx.x; i < high; i += 4096) v += __popc(bits_of(x, i, high));
+    v = block_scan(v, warps);
+    if (threadIdx.x == 255) out[p] = v;
+}
+extern "C" __global__ void __launch_bounds__(256) positions(
+    const TYPE* __restrict__ x, const VALUE* __restrict__ ends, long long* __restrict__ out, long long n,
+    long long size)
+{
+    __shared__ VALUE warps[8];
+    __shared__ unsigned short found[4096];  // places in a tile, so that they are written in a row
+    const long long p = blockIdx.x, low = p * size, high = low + size < n ? low + size : n;
+    VALUE carry = p ? ahead_of(ends, p, warps) : 0;
+    for (long long start = low; start < high; start += 4096) {
+        const long long first = start + 16 * threadIdx.x;
+        unsigned int bits = bits_of(x, first, high);
+        const VALUE own = __popc(bits), v = block_scan(own, warps);
+        const int all = (int)warps[7];
+        for (int at = (int)(v - own); bits; bits &= bits - 1) found[at++] = 16 * threadIdx.x + __ffs(bits) - 1;
+        __syncthreads();
+        for (int i = threadIdx.x; i < all; i += 256) out[carry + i] = start + found[i];
+        carry += all;
         __syncthreads();
     }
 }
@@ -175,90 +246,32 @@ def _types(dtype: str, kind: str, itemsize: int) -> tuple[str, str]:
     return names[itemsize], names[8 if itemsize == 8 else 4]  # noqa: PLR2004  bytes
 
 
-def _settled(text: str, memory: str, value: str, kind: str, access: str) -> str:
+def _settled(text: str, memory: str, value: str, kind: str, access: str, itemsize: int = 1) -> str:
     if kind in ("sum", "prod"):
         identity = f"(VALUE){0 if kind == 'sum' else 1}"
     else:
         identity = (_LOWEST if kind == "max" else _HIGHEST)[value]
     head = (
-        f"typedef {memory} TYPE;\ntypedef {value} VALUE;\n#define ITEMS {ITEMS}\n#define IDENTITY ({identity})\n"
+        f"typedef {memory} TYPE;\ntypedef {value} VALUE;\n#define ITEMS {ITEMS}\n"
+        f"#define PACK {min(16 // itemsize, ITEMS)}\n#define IDENTITY ({identity})\n"
         f"#define COMBINE(a, b) {_COMBINE[kind]}\n"
     )
     return head + access + text
 
 
+@functools.cache
 def scan(dtype: str, kind: str, itemsize: int) -> str:
-    """Return the text with kernels ends, join and write.
+    """Return the text with kernels ends and write.
 
     >>> "typedef short TYPE;" in scan("int16", "max", 2)
     True
     """
     memory, value = _types(dtype, kind, itemsize)
     access = {"float16": _HALF, "bfloat16": _BFLOAT}.get(dtype, _PLAIN)
-    return _settled(_BLOCKS + _WRITE, memory, value, kind, access)
+    return _settled(_BLOCK_SCAN + _ENDS + _AHEAD + _WRITE, memory, value, kind, access, itemsize)
 
 
+@functools.cache
 def nonzero() -> str:
-    """Return the text with kernels ends, join and positions."""
-    return _settled(_BLOCKS + _POSITIONS, "unsigned char", "unsigned long long", "sum", _TRUTH)
-
-
-_INFINITIES = {"float16": "0x7C00", "bfloat16": "0x7F80", "float32": "0x7F800000u", "float64": "0x7FF0000000000000ull"}
-
-_SORT = """
-extern "C" __global__ void __launch_bounds__(256) keys(
-    const WORD* __restrict__ x, KEY* __restrict__ out, long long count, long long n)
-{
-    for (long long g = (long long)blockIdx.x * 256 + threadIdx.x; g < count; g += (long long)gridDim.x * 256)
-        out[g] = ROW(g / n) | (KEY)key_of(x[g]);
-}
-extern "C" __global__ void __launch_bounds__(256) row_numbers(
-    const long long* __restrict__ order, unsigned int* __restrict__ out, long long count, long long n)
-{
-    for (long long g = (long long)blockIdx.x * 256 + threadIdx.x; g < count; g += (long long)gridDim.x * 256)
-        out[g] = (unsigned int)(order[g] / n);
-}
-extern "C" __global__ void __launch_bounds__(256) followed(
-    const long long* __restrict__ order, const long long* __restrict__ then, long long* __restrict__ out,
-    long long count)
-{
-    for (long long g = (long long)blockIdx.x * 256 + threadIdx.x; g < count; g += (long long)gridDim.x * 256)
-        out[g] = order[then[g]];
-}
-extern "C" __global__ void __launch_bounds__(256) finish(
-    const WORD* __restrict__ x, const long long* __restrict__ order, WORD* __restrict__ values,
-    long long* __restrict__ places, long long count, long long n)
-{
-    for (long long g = (long long)blockIdx.x * 256 + threadIdx.x; g < count; g += (long long)gridDim.x * 256) {
-        const long long from = order[g];
-        values[g] = x[from];
-        places[g] = from % n;
-    }
-}
-"""
-
-
-def sort(dtype: str, itemsize: int, rows: bool) -> str:
-    """Return the text with kernels keys, row_numbers, followed and finish.
-
-    A key is an unsigned integer in the order of the elements: equal ones, -0.0 and 0.0 among them, have equal keys, and
-    every NaN the greatest. With *rows* the number of the row stands above it in 64 bits.
-
-    >>> "#define ROW(r) ((KEY)(r) << 32)" in sort("int32", 4, True)
-    True
-    """
-    word = UNSIGNED[itemsize]
-    sign = f"(({word})1 << {8 * itemsize - 1})"
-    if dtype in _INFINITIES:
-        body = (
-            f"    if ((WORD)(b & (WORD)~{sign}) > (WORD){_INFINITIES[dtype]}) return (WORD)~(WORD)0;\n"
-            f"    if (b == (WORD){sign}) b = 0;\n"
-            f"    return b & {sign} ? (WORD)~b : (WORD)(b | {sign});\n"
-        )
-    else:
-        body = f"    return (WORD)(b ^ {sign});\n" if dtype.startswith("int") else "    return b;\n"
-    shift = f"((KEY)(r) << {8 * itemsize})" if rows else "((KEY)0)"
-    return (
-        f"typedef {word} WORD;\ntypedef {'unsigned long long' if rows else word} KEY;\n#define ROW(r) {shift}\n"
-        f"static __device__ WORD key_of(WORD b)\n{{\n{body}}}\n" + _SORT
-    )
+    """Return the text with kernels ends and positions."""
+    return _settled(_BLOCK_SCAN + _AHEAD + _TRUE, "unsigned char", "unsigned long long", "sum", "")

@@ -1,11 +1,11 @@
-"""CUDA text of the ops that are no fused kernels: integer products, random bits, sums into rows.
+"""CUDA text of the ops that are no fused kernels: integer products, random bits.
 
-Here: text. Not here: launching. TYPE stands for the dtype in memory, SUM for the type in which a sum is kept.
+Here: text, and how 16-bit floats are read and written. Not here: launching, sums into rows (`row_sums_sources.py`).
+TYPE stands for the dtype in memory, SUM for the type in which a sum is kept.
 """
 
 TILE = 16  # rows and columns of C that a block of the integer product computes
 UNSIGNED = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}  # by bytes
-RUN = 32  # sorted positions that a block of the row sums walks
 
 # Unsigned arithmetic wraps in C++, signed does not; so the driver passes the unsigned type of the same width.
 INTEGER_MATMUL = """
@@ -58,78 +58,6 @@ extern "C" __global__ void __launch_bounds__(256) philox(
 }
 """
 
-# Bad indices are clamped, so that no address leaves the rows; the first one is written to the status word.
-ROW_INDICES = """
-extern "C" __global__ void __launch_bounds__(256) indices(
-    const long long* __restrict__ index, long long stride, long long count, long long rows,
-    long long* __restrict__ keys, int* __restrict__ status, int tag)
-{
-    const long long j = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (j >= count) return;
-    const long long given = index[j * stride];
-    if ((given < -rows || given >= rows) && status && atomicCAS(status, 0, tag) == 0) {
-        status[1] = 0;
-        status[2] = (int)(unsigned int)(unsigned long long)given;
-        status[3] = (int)(unsigned int)((unsigned long long)given >> 32);
-    }
-    const long long row = given < 0 ? given + rows : given;
-    keys[j] = row < 0 || row >= rows ? -1 : row;  // the sums leave -1 out
-}
-"""
-
-# Rows of one key follow each other in sorted order, so each key is one run of positions and one row of the sum. A block
-# walks RUN positions: a run that lies inside is stored; of one that crosses a border the parts go to `head` (it
-# began before
-# the block) and `tail` (it goes on after it), and `join` adds them up, always in the same order.
-ROW_SUMS = """
-LOAD_AND_STORE
-static __device__ SUM combine(SUM a, SUM b) { return COMBINED; }
-#define KEY(p) rows[order[p]]
-extern "C" __global__ void __launch_bounds__(128) fill(TYPE* __restrict__ out, long long count)
-{
-    const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    for (long long k = first; k < count; k += (long long)gridDim.x * blockDim.x) out[k] = store((SUM)START);
-}
-extern "C" __global__ void __launch_bounds__(128) sums(
-    const long long* __restrict__ rows, const long long* __restrict__ order, const TYPE* __restrict__ values,
-    TYPE* __restrict__ out, SUM* __restrict__ head, SUM* __restrict__ tail, long long count, long long width)
-{
-    const long long column = (long long)blockIdx.y * blockDim.x + threadIdx.x;
-    if (column >= width) return;
-    const long long first = (long long)blockIdx.x * 32, last = first + 32 < count ? first + 32 : count;
-    bool began = first > 0 && KEY(first - 1) == KEY(first);
-    SUM sum = START;
-    for (long long p = first; p < last; p++) {
-        const long long key = KEY(p);
-        sum = combine(sum, load(values[order[p] * width + column]));
-        if (p + 1 < last && KEY(p + 1) == key) continue;
-        const bool goes_on = p + 1 < count && KEY(p + 1) == key;
-        if (began) head[blockIdx.x * width + column] = sum;
-        else if (goes_on) tail[blockIdx.x * width + column] = sum;
-        else if (key >= 0) out[key * width + column] = store(sum);
-        began = false;
-        sum = START;
-    }
-}
-extern "C" __global__ void __launch_bounds__(128) join(
-    const long long* __restrict__ rows, const long long* __restrict__ order, TYPE* __restrict__ out,
-    const SUM* __restrict__ head, const SUM* __restrict__ tail, long long count, long long width)
-{
-    const long long column = (long long)blockIdx.y * blockDim.x + threadIdx.x;
-    if (column >= width) return;
-    const long long last = (long long)blockIdx.x * 32 + 31;
-    if (last + 1 >= count) return;
-    const long long key = KEY(last);
-    if (KEY(last + 1) != key) return;
-    const long long first = (long long)blockIdx.x * 32;
-    if (KEY(first) == key && first > 0 && KEY(first - 1) == key) return;
-    SUM sum = tail[blockIdx.x * width + column];
-    for (long long block = blockIdx.x + 1; block * 32 < count && KEY(block * 32) == key; block++)
-        sum = combine(sum, head[block * width + column]);
-    if (key >= 0) out[key * width + column] = store(sum);
-}
-"""
-
 _PLAIN = """
 static __device__ SUM load(TYPE x) { return (SUM)x; }
 static __device__ TYPE store(SUM x) { return (TYPE)x; }
@@ -148,42 +76,10 @@ static __device__ unsigned short store(float f) {
 """
 
 
-# NaN wins over numbers.
-COMBINED = {
-    "add": "a + b",
-    "multiply": "a * b",
-    "max": "a != a || a > b ? a : b",
-    "min": "a != a || a < b ? a : b",
-}
+def loads_and_stores(dtype: str) -> str:
+    """Return the functions `load`, from TYPE to SUM, and `store`, from SUM to TYPE, for a float dtype or wider ones.
 
-
-def start_of(mode: str, dtype: str, bits: int) -> str:
-    """Return what combines with any value to that value, as C.
-
-    >>> start_of("max", "int8", 8), start_of("min", "uint16", 16), start_of("max", "float32", 32)
-    ('(-127LL - 1)', '65535ULL', '(-__int_as_float(0x7f800000))')
+    >>> "cvt.rn.f16.f32" in loads_and_stores("float16")
+    True
     """
-    if mode in ("add", "multiply"):
-        return "0" if mode == "add" else "1"
-    if "float" in dtype:
-        return "(-__int_as_float(0x7f800000))" if mode == "max" else "__int_as_float(0x7f800000)"
-    if dtype.startswith("u"):
-        return "0" if mode == "max" else f"{2**bits - 1}ULL"
-    return f"(-{2 ** (bits - 1) - 1}LL - 1)" if mode == "max" else f"{2 ** (bits - 1) - 1}LL"
-
-
-def row_sums(dtype: str, unsigned: str, mode: str = "add") -> str:
-    """Return the text that combines rows of *dtype*; *unsigned* is the C type in which integers of its width wrap.
-
-    >>> "float sum" in row_sums("float16", ""), "unsigned char sum" in row_sums("int8", "unsigned char")
-    (True, True)
-    """
-    convert = {"float16": _HALF, "bfloat16": _BFLOAT}.get(dtype, _PLAIN)
-    memory = {"float16": "unsigned short", "bfloat16": "unsigned short", "float32": "float", "float64": "double"}
-    held = memory.get(dtype, unsigned)
-    kept = "double" if dtype == "float64" else "float" if "float" in dtype else unsigned
-    if mode in ("max", "min") and dtype.startswith("int"):
-        held = kept = unsigned.replace("unsigned", "signed")
-    bits = {"unsigned char": 8, "unsigned short": 16, "unsigned int": 32}.get(unsigned, 64)
-    text = ROW_SUMS.replace("LOAD_AND_STORE", convert).replace("COMBINED", COMBINED[mode])
-    return text.replace("START", start_of(mode, dtype, bits)).replace("TYPE", held).replace("SUM", kept)
+    return {"float16": _HALF, "bfloat16": _BFLOAT}.get(dtype, _PLAIN)

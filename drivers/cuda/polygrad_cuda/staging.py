@@ -54,6 +54,12 @@ class Staging:
         """Copy from the device address *source* after all that is queued, and wait for it."""
         target = np.frombuffer(into, np.uint8)
         runtime, size = self.runtime, target.size
+        if size <= SLAB:
+            runtime.memcpyAsync(self.pointers[0], source, size, runtime.memcpyDeviceToHost, self.stream)
+            runtime.streamSynchronize(self.stream)
+            target[:] = self.slabs[0][:size]
+            self.used = 0
+            return
         starts = list(range(0, size, SLAB))
         self._fetch(source, starts[0], size, 0)
         for number, start in enumerate(starts):

@@ -297,7 +297,11 @@ def test_random_bits_are_philox(host, key, counter, n):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int8", "int32", "uint64"])
-@pytest.mark.parametrize(("n", "k", "m"), [(5, 7, 3), (50, 1000, 33), (3, 4000, 2), (1, 300, 130), (1000, 64, 1)])
+@pytest.mark.parametrize(
+    ("n", "k", "m"),
+    [(5, 7, 3), (50, 1000, 33), (3, 4000, 2), (1, 300, 130), (1000, 64, 1), (70_000, 5000, 3), (65_535, 20_000, 2),
+     (70_000, 20_000, 2)],
+)  # fmt: skip
 def test_rows_are_added_up(host, dtype, n, k, m):
     rng = np.random.default_rng(4)
     index = rng.integers(-n, n, k)
@@ -343,15 +347,18 @@ def test_rows_are_added_up_alike_in_every_run(host):
     assert all(np.array_equal(first, host.get(out)) for out in outs[1:])
 
 
+@pytest.mark.parametrize("count", [3, 20_000])  # sorted by counting, and by the library
 @pytest.mark.parametrize("bad", [10, -11, 1 << 40, -(1 << 63)])
-def test_a_bad_row_is_reported(host, bad):
-    index = np.array([0, bad, 3])
+def test_a_bad_row_is_reported(host, bad, count):
+    index = np.zeros(count, np.int64)
+    index[:3] = 0, bad, 3
     out, status = host.empty((10, 2), "float32"), host.put(np.zeros(4, np.int32))
-    values = host.put(np.ones((3, 2), np.float32))
+    values = host.put(np.ones((count, 2), np.float32))
     host.driver.op_scatter_add((out,), (host.put(index), values), {"status": status.handle, "tag": 12})
     word = host.get(status)
     assert word[0] == 12
     assert (int(word[3]) << 32) | (int(word[2]) & 0xFFFFFFFF) == bad
+    assert host.get(out)[:, 0].tolist() == [count - 2.0, 0.0, 0.0, 1.0, *[0.0] * 6]
 
 
 def chain(parallel=1):

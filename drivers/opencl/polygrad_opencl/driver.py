@@ -1,7 +1,7 @@
 """The OpenCL driver: open, memory, transfers, ops, kernels. Read top to bottom.
 
 Here: the class that polygrad's hooks reach. Not here: how devices are found (`devices.py`), how programs are built
-(`programs.py`), what kernels say (`source.py`, `matmul_source.py`, and the renderer in `polygrad.driver.render`).
+(`programs.py`), what kernels say (`source.py`, `matmul_tiles.py`, and the renderer in `polygrad.driver.render`).
 """
 
 import threading
@@ -26,7 +26,7 @@ from polygrad.driver import (
     Ref,
     UnsupportedOp,
 )
-from polygrad_opencl import devices, source
+from polygrad_opencl import attention, devices, pages, searching, source
 from polygrad_opencl.copying import Copies
 from polygrad_opencl.faults import translated
 from polygrad_opencl.fused import FusedKernels
@@ -74,6 +74,7 @@ class OpenCLDriver(DriverBase):
         self.matmul = Matmul(session)
         self.linalg = LinearAlgebra(session)
         self.ordering = Ordering(session)
+        self.attention = attention.Attention(session)
         self.copies = Copies(session, self.fused)
         self.total = device.global_mem_size
         self.largest = device.max_mem_alloc_size
@@ -91,14 +92,14 @@ class OpenCLDriver(DriverBase):
             dtypes=dtypes,
             scalar_ops=frozenset(SCALAR_OPS),
             reductions=frozenset(REDUCTIONS) | MANDATORY_REDUCTIONS,
-            ops=frozenset(self.ops()) if able(session) else frozenset(self.ops()) - NEED_HOST,
+            ops=frozenset(self.ops()) - self._lacking(),
             limits=Limits(
                 max_alloc=self.largest,
                 total=self.total,
                 alignment=max(1, device.mem_base_addr_align // 8),
                 max_buffers=64 if cpu else max(8, min(64, device.max_parameter_size // 32)),
                 max_instructions=512,
-                partials=8 * session.compute_units if cpu else 64,
+                partials=(8 if cpu else 4) * session.compute_units,
             ),
             features=Features(
                 asynchronous=True,
@@ -118,6 +119,15 @@ class OpenCLDriver(DriverBase):
             },
         )
 
+    def _lacking(self) -> frozenset[str]:
+        """Return the ops that this device does not declare."""
+        without = frozenset[str]() if able(self.session) else NEED_HOST
+        if not attention.able(self.session):
+            without |= {"attention", "attention_backward"}
+        if self.ordering.chunked:  # a CPU, whose vector kernels find extremes five to sixteen times sooner
+            without |= {"arg_extreme"}
+        return without
+
     def close(self) -> None:
         """Wait for the queue; contexts and queues go when the last handle does."""
         self.session.close()
@@ -134,6 +144,7 @@ class OpenCLDriver(DriverBase):
             self.in_use += nbytes
         try:
             handle = cl.Buffer(session.context, cl.mem_flags.READ_WRITE, nbytes)
+            pages.ask(session, handle, nbytes)
         except (cl.Error, MemoryError) as error:
             with self._lock:
                 self.in_use -= nbytes
@@ -307,6 +318,14 @@ class OpenCLDriver(DriverBase):
                 ends = [(None, total), (None, out.handle), (LONG, out.offset), (LONG, n * m)]
                 session.run(text, "scatter_round", size, group, ends)
 
+    def op_attention(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Attention without weights in memory."""
+        self.attention.forward(outs, ins, scale=attrs["scale"], causal=attrs["causal"])
+
+    def op_attention_backward(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Its gradients."""
+        self.attention.backward(outs, ins, scale=attrs["scale"], causal=attrs["causal"])
+
     def op_scan(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         """Reduce each element with all before it."""
         self.ordering.scan(outs[0], ins[0], attrs["kind"])
@@ -318,6 +337,14 @@ class OpenCLDriver(DriverBase):
     def op_sort(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         """Sort rows."""
         self.ordering.sort(outs[0], outs[1], ins[0])
+
+    def op_arg_extreme(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Find the first greatest or least element."""
+        searching.arg_extreme(self.ordering, outs[0], ins[0], attrs["kind"])
+
+    def op_searchsorted(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Find places in sorted rows."""
+        searching.searchsorted(self.ordering, outs[0], ins[0], ins[1], right=attrs["right"])
 
     def _geometry(self, work: int) -> tuple[tuple[int], tuple[int]]:
         """Return grid and group for *work* pieces: few items on a CPU device, one a piece up to a limit on others."""

@@ -1,6 +1,7 @@
 """The matrix product: which of three ways, and the arithmetic of batches.
 
-Here: `Matmul`, called by the driver's `op_matmul`. Not here: kernel text (`matmul_source.py`).
+Here: `Matmul`, called by the driver's `op_matmul`. Not here: kernel text (`matmul_tiles.py` for GPUs,
+`matmul_source.py` for CPU devices), which tile fits (`matmul_form.py`).
 
 On a CPU device with unified memory a large product of floats is computed by NumPy's BLAS in the device's own memory:
 the three buffers are mapped, which waits for the queue and gives the host the right to touch them, and unmapped
@@ -8,33 +9,25 @@ afterwards. Small products, integers, and every other device use kernels of this
 overrules the choice.
 """
 
+import concurrent.futures
+import math
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from polygrad.driver import Ref, UnsupportedOp
-from polygrad_opencl import matmul_source
+from polygrad.driver import Ref, UnsupportedOp, blas
+from polygrad_opencl import matmul_source, matmul_tiles
 from polygrad_opencl.faults import translated
+from polygrad_opencl.matmul_form import Layout, Size, form_of
 from polygrad_opencl.session import Session
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 # Multiply-adds below which the own kernel is faster than waiting for the queue and mapping three buffers.
 HOST_THRESHOLD = {"cpu": 2_000_000}
-LARGE = 512  # rows and columns from which the larger tile fills a GPU
 LONG = np.int64
-
-
-class Layout(NamedTuple):
-    """A product as loops: batch axes as (extent, stride in out, in a, in b), then sizes and strides of matrices."""
-
-    batch: tuple[tuple[int, int, int, int], ...]
-    m: int
-    n: int
-    k: int
-    a: tuple[int, int]
-    b: tuple[int, int]
 
 
 def layout_of(out: Ref, a: Ref, b: Ref) -> Layout:
@@ -83,6 +76,9 @@ class Matmul:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.local_bytes = session.device.local_mem_size
+        self.threads = session.compute_units
+        self.helpers: concurrent.futures.Executor | None = None  # made when first needed
 
     def __call__(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         """Compute ``outs[0] = ins[0] @ ins[1]``; no device here could gain from attribute `precision`."""
@@ -139,12 +135,38 @@ class Matmul:
                 steps = (*(entry[which] for entry in layout.batch), *(step for _, step in matrix))
                 origin = (ref.offset - low) * dtype.itemsize
                 views.append(np.ndarray(shape, dtype, mapped, origin, [s * dtype.itemsize for s in steps]))
-            multiply(views[0], views[1], views[2], out.dtype)
+            multiply(views[0], views[1], views[2], out.dtype, self._floating)
         except cl.Error as error:
             raise translated(error, session.label, "map the operands of a matrix product") from error
         finally:
             for mapped in maps:
                 mapped.base.release(session.queue)
+
+    def _floating(self, a: Any, b: Any, out: Any) -> None:
+        """Multiply floats by BLAS, in pieces that do not wait for each other."""
+        if self.threads == 1 or out.size * a.shape[-1] < blas.SHARED or not blas.adjustable():
+            np.matmul(a, b, out=out)
+            return
+        if self.helpers is None:
+            self.helpers = concurrent.futures.ThreadPoolExecutor(self.threads - 1, "polygrad-opencl-matmul")
+        left = iter(blas.pieces(out.shape, self.threads))
+        taking = threading.Lock()
+
+        def some() -> None:
+            with np.errstate(all="ignore"):
+                while True:
+                    with taking:
+                        at = next(left, None)
+                    if at is None:
+                        return
+                    np.matmul(a[at[0]], b[at[1]], out=out[at[2]])
+
+        with blas.single():
+            others = [self.helpers.submit(some) for _ in range(self.threads - 1)]
+            some()
+            for other in others:
+                if not other.cancel():
+                    other.result()
 
     # ---- by a kernel of ours --------------------------------------------------------------------------
 
@@ -152,32 +174,53 @@ class Matmul:
         *outer, first, second = ((1, 0, 0, 0), (1, 0, 0, 0), *layout.batch)
         extents = [entry[0] for entry in outer]
         for index in np.ndindex(*extents):
-            o, oa, ob = (
+            offsets = [
                 sum(i * entry[which] for i, entry in zip(index, outer, strict=True)) + ref.offset
                 for which, ref in ((1, out), (2, a), (3, b))
-            )
+            ]
+            batch = first[0] * second[0]
             numbers = [
-                o, oa, ob, layout.m, layout.n, layout.k, *layout.a, *layout.b, first[0] * second[0], second[0],
+                *offsets, layout.m, layout.n, layout.k, *layout.a, *layout.b, batch, second[0],
                 first[1], second[1], first[2], second[2], first[3], second[3],
             ]  # fmt: skip
-            buffers = [(None, out.handle), (None, a.handle), (None, b.handle)]
-            self._launch(out.dtype, layout, first[0] * second[0], [*buffers, *((LONG, v) for v in numbers)])
+            handles = (out.handle, a.handle, b.handle)
+            if self.session.kind == "cpu" and os.environ.get("POLYGRAD_OPENCL_STYLE") != "gpu":
+                size = (8 * self.session.compute_units,)
+                source = matmul_source.strips(out.dtype)
+                self.session.run(source, "matmul", size, (1,), arguments(handles, numbers))
+            else:
+                self._tiled(out.dtype, layout._replace(batch=(first, second)), handles, numbers)
 
-    def _launch(self, dtype: str, layout: Layout, batch: int, arguments: list[Any]) -> None:
-        session = self.session
-        if session.kind == "cpu" and os.environ.get("POLYGRAD_OPENCL_STYLE") != "gpu":
-            source = matmul_source.strips(dtype)
-            session.run(source, "matmul", (8 * session.compute_units,), (1,), arguments)
+    def _tiled(self, dtype: str, layout: Layout, handles: Sequence[Any], numbers: Sequence[int]) -> None:
+        """Launch the tiled kernel; if its groups share the inner axis, add up what they leave."""
+        session, items = self.session, matmul_tiles.ITEMS
+        size = Size(session.compute_units, self.local_bytes, session.simulated)
+        form, split = form_of(dtype, layout, numbers[:3], size)
+        source = matmul_tiles.tiled(form)
+        batch = math.prod(entry[0] for entry in layout.batch)
+        across, down = -(-layout.n // form.columns), -(-layout.m // form.rows)
+        grid, group = (across * items, down, batch * split.parts), (items, 1, 1)
+        if not form.split:
+            session.run(source, "matmul", grid, group, arguments(handles, [*numbers, *split]))
             return
-        wide = dtype in ("float64", "int64", "uint64")
-        large = min(layout.m, layout.n) >= LARGE and not wide
-        tile, deep = (16, 16) if session.simulated else (128, 8) if large else (64, 16)  # a simulator interprets
-        size = (16 * -(-layout.n // tile), 16 * -(-layout.m // tile), batch)
-        session.run(matmul_source.tiled(dtype, tile, deep), "matmul", size, (16, 16, 1), arguments)
+        out, *operands = handles
+        count = batch * layout.m * layout.n
+        with session.lock:
+            sums = session.scratch(split.parts * count * np.dtype(matmul_tiles.SUMS.get(dtype, dtype)).itemsize)
+            session.run(source, "matmul", grid, group, arguments((sums, *operands), [*numbers, *split]))
+            join = arguments((out, sums), [numbers[0], count, split.parts])
+            session.run(source, "matmul_join", (-(-count // items) * items,), (items,), join)
 
 
-def multiply(a: Any, b: Any, out: Any, dtype: str) -> None:
+def arguments(handles: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
+    """Return the arguments of a kernel that takes buffers, then numbers."""
+    return [*((None, handle) for handle in handles), *((LONG, number) for number in numbers)]
+
+
+def multiply(a: Any, b: Any, out: Any, dtype: str, floating: Callable[..., Any] = np.matmul) -> None:
     """Compute ``out = a @ b`` on the host; 16-bit floats through float32, bfloat16 given as its bits in uint16.
+
+    *floating* multiplies float32 and float64: (a, b, out).
 
     >>> one = np.full((1, 1), 0x3F80, np.uint16)
     >>> out = np.zeros((1, 1), np.uint16)
@@ -188,11 +231,14 @@ def multiply(a: Any, b: Any, out: Any, dtype: str) -> None:
     with np.errstate(all="ignore"):
         if dtype == "bfloat16":
             wide = [(x.astype(np.uint32) << 16).view(np.float32) for x in (a, b)]
-            product = np.matmul(*wide)
+            product = np.empty(out.shape, np.float32)
+            floating(*wide, product)
             bits = product.view(np.uint32)
             even = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
             out[...] = np.where(np.isnan(product), (bits >> 16) | 64, even)
         elif dtype == "float16":
-            out[...] = np.matmul(a.astype(np.float32), b.astype(np.float32))
+            product = np.empty(out.shape, np.float32)
+            floating(a.astype(np.float32), b.astype(np.float32), product)
+            out[...] = product
         else:
-            np.matmul(a, b, out=out)
+            floating(a, b, out)

@@ -1,75 +1,13 @@
-"""OpenCL C of the matrix product: a tile in local memory for GPUs, a block in registers for CPU devices.
+"""OpenCL C of the matrix product on a CPU device: a block in registers, no barrier.
 
-Here: text, with the layout of its launch. Not here: when which is used, and BLAS (`matmul.py`).
+Here: text, with the layout of its launch. Not here: when it is used, and BLAS (`matmul.py`), GPUs (`matmul_tiles.py`).
 
-Both take out, a, b, their offsets, m, n, k, the strides of a and b along (row, column), and two batch axes: extent of
-the inner one and for each of out, a, b the strides along both. Sums are written a * b + c, not fma(): the compiler
-may contract here, and where it has no instruction for it the function would be a library call.
+Sums are written a * b + c, not fma(): the compiler may contract here, and where it has no instruction for it the
+function would be a library call.
 """
 
+from polygrad_opencl.matmul_tiles import BATCH, PARAMETERS
 from polygrad_opencl.source import PRELUDE, STORAGE, accessors
-
-PARAMETERS = (
-    "global ELEMENT* out, global const ELEMENT* a, global const ELEMENT* b, long oo, long oa, long ob, "
-    "long m, long n, long k, long am, long ak, long bk, long bn, "
-    "long batch, long batch1, long o0, long o1, long a0, long a1, long b0, long b1"
-)
-
-BATCH = (
-    "long z0 = z / batch1, z1 = z % batch1; "
-    "long po = oo + z0 * o0 + z1 * o1, pa = oa + z0 * a0 + z1 * a1, pb = ob + z0 * b0 + z1 * b1;"
-)
-
-
-def tiled(dtype: str, tile: int, deep: int) -> str:
-    """Return the GPU kernel `matmul`: 16 x 16 work-items make a block of tile x tile elements, *deep* terms at once.
-
-    Launch it on (16 * ceil(n / tile), 16 * ceil(m / tile), batch). A work-item owns elements 16 apart, so that
-    neighbours read neighbouring words of local memory. Whichever axis of an operand has the smaller stride is the one
-    that neighbouring work-items load along. The tiles have a column to spare, which spreads a column over the banks.
-    """
-    each = tile // 16
-    count = tile * deep // 256
-    return f"""{PRELUDE}{accessors(dtype)}
-#define TILE {tile}
-#define DEEP {deep}
-__attribute__((reqd_work_group_size(16, 16, 1)))
-kernel void matmul({PARAMETERS})
-{{
-    local VALUE ta[DEEP][TILE + 1];
-    local VALUE tb[DEEP][TILE + 1];
-    int x = get_local_id(0), y = get_local_id(1), t = y * 16 + x;
-    long row = (long)get_group_id(1) * TILE, column = (long)get_group_id(0) * TILE, z = get_group_id(2);
-    {BATCH}
-    int fast_a = (ak < 0 ? -ak : ak) <= (am < 0 ? -am : am), fast_b = (bk < 0 ? -bk : bk) < (bn < 0 ? -bn : bn);
-    VALUE c[{each}][{each}];
-    for (int i = 0; i < {each}; i++) for (int j = 0; j < {each}; j++) c[i][j] = 0;
-    for (long d = 0; d < k; d += DEEP) {{
-        for (int s = 0; s < {count}; s++) {{
-            int e = t + s * 256;
-            int i = fast_a ? e / DEEP : e % TILE, p = fast_a ? e % DEEP : e / TILE;
-            ta[p][i] = (row + i < m && d + p < k) ? load(a, pa + (row + i) * am + (d + p) * ak) : (VALUE)0;
-            int j = fast_b ? e / DEEP : e % TILE, q = fast_b ? e % DEEP : e / TILE;
-            tb[q][j] = (column + j < n && d + q < k) ? load(b, pb + (d + q) * bk + (column + j) * bn) : (VALUE)0;
-        }}
-        barrier(CLK_LOCAL_MEM_FENCE);
-        for (int p = 0; p < DEEP; p++) {{
-            VALUE u[{each}], v[{each}];
-            for (int i = 0; i < {each}; i++) u[i] = ta[p][y + 16 * i];
-            for (int j = 0; j < {each}; j++) v[j] = tb[p][x + 16 * j];
-            for (int i = 0; i < {each}; i++) for (int j = 0; j < {each}; j++) c[i][j] = u[i] * v[j] + c[i][j];
-        }}
-        barrier(CLK_LOCAL_MEM_FENCE);
-    }}
-    for (int i = 0; i < {each}; i++) {{
-        long r = row + y + 16 * i;
-        for (int j = 0; j < {each}; j++) {{
-            long s = column + x + 16 * j;
-            if (r < m && s < n) store(c[i][j], out, po + r * n + s);
-        }}
-    }}
-}}
-"""
 
 
 def strip_width(dtype: str) -> int:
@@ -109,7 +47,7 @@ def strips(dtype: str) -> str:
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #define WIDE JOIN(VALUE, {width})
-kernel void matmul({PARAMETERS})
+kernel void matmul(global ELEMENT* out, global const ELEMENT* a, global const ELEMENT* b, {PARAMETERS})
 {{
     long down = (m + 3) / 4, across = (n + {step - 1}) / {step}, tasks = batch * down * across;
     long chunk = (tasks + (long)get_global_size(0) - 1) / (long)get_global_size(0);

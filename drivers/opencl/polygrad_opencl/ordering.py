@@ -1,7 +1,7 @@
 """Running reductions, sorting, and finding what is true: how much is launched, in which order.
 
 Here: `Ordering`, called by the driver's `op_scan`, `op_sort` and `op_nonzero`. Not here: kernel text
-(`ordering_source.py`).
+(`ordering_source.py`), searching (`searching.py`).
 """
 
 import math
@@ -39,7 +39,7 @@ class Ordering:
         group = min(64, session.device.max_work_group_size)
         return (group * max(1, min(-(-work // group), 64 * session.compute_units)),), (group,)
 
-    def _run(self, text: str, name: str, work: int, *arguments: Any, together: bool = False) -> None:
+    def run(self, text: str, name: str, work: int, *arguments: Any, together: bool = False) -> None:
         """Launch a kernel; ints are 64 bits wide, buffers and (dtype, value) pairs are passed as they are."""
         given = [(LONG, a) if isinstance(a, int) else a if isinstance(a, tuple) else (None, a) for a in arguments]
         if together:
@@ -55,10 +55,10 @@ class Ordering:
         """Reduce each element with all before it along the last axis."""
         rows, n = _rows(x)
         with self.session.lock:
-            room = self.session.scratch(8 * rows * self._pieces(rows, n)[0])
+            room = self.session.scratch(8 * rows * self.pieces(rows, n)[0])
             self._scan(out.dtype, kind, (x.handle, x.offset), (out.handle, out.offset), rows, n, room, 0)
 
-    def _pieces(self, rows: int, n: int) -> tuple[int, int]:
+    def pieces(self, rows: int, n: int) -> tuple[int, int]:
         """Return how many pieces a row is cut into, and how many elements a piece has."""
         wanted = 4 * self.session.compute_units if self.chunked else 16 * self.session.compute_units
         least = PIECE if self.chunked else 8 * source.GROUP
@@ -69,12 +69,12 @@ class Ordering:
     def _scan(self, dtype: str, kind: str, x: Any, out: Any, rows: int, n: int, room: Any, at: int) -> None:
         """Scan; the ends of pieces go to *room* from element *at* of their own type, at most 8 bytes each."""
         text = source.scan(dtype, kind, chunked=self.chunked, wide=self.session.float64)
-        pieces, size = self._pieces(rows, n)
+        pieces, size = self.pieces(rows, n)
         work, together = rows * pieces, not self.chunked
         if pieces > 1:
-            self._run(text, "scan_pieces", work, *x, room, at, rows, n, pieces, size, together=together)
-            self._run(text, "scan_ends", rows, room, at, rows, pieces)
-        self._run(text, "scan_write", work, *x, room, at, *out, rows, n, pieces, size, together=together)
+            self.run(text, "scan_pieces", work, *x, room, at, rows, n, pieces, size, together=together)
+            self.run(text, "scan_ends", rows, room, at, rows, pieces)
+        self.run(text, "scan_write", work, *x, room, at, *out, rows, n, pieces, size, together=together)
 
     # ---- what is true ---------------------------------------------------------------------------------
 
@@ -87,10 +87,10 @@ class Ordering:
         pieces = -(-n // size)
         text = source.nonzero(chunked=self.chunked)
         with self.session.lock:
-            ends = self.session.scratch(8 * (pieces + self._pieces(1, pieces)[0]))
-            self._run(text, "true_count", pieces, mask.handle, mask.offset, ends, n, pieces, size)
+            ends = self.session.scratch(8 * (pieces + self.pieces(1, pieces)[0]))
+            self.run(text, "true_count", pieces, mask.handle, mask.offset, ends, n, pieces, size)
             self._scan("uint64", "sum", (ends, 0), (ends, 0), 1, pieces, ends, pieces)
-            self._run(
+            self.run(
                 text, "true_write", pieces, mask.handle, mask.offset, ends, out.handle, out.offset, n, pieces, size
             )
 
@@ -105,7 +105,7 @@ class Ordering:
         bits = 8 if self.chunked and n >= WIDE else 4
         text = source.sort(x.dtype, 1 << bits, chunked=self.chunked)
         if n <= SHORT:
-            self._run(text, "sort_short", rows * n, *here, *ends, rows, n)
+            self.run(text, "sort_short", rows * n, *here, *ends, rows, n)
             return
         with self.session.lock:
             self._sort(text, x.dtype, bits, here, ends, rows, n)
@@ -119,18 +119,18 @@ class Ordering:
         places = [2 * keys[1], 2 * keys[1] + -(-count * 4 // 8) * 8]
         counts = 2 * places[1] - places[0]
         sums = counts + -(-rows * table * 4 // 8) * 8
-        room = self.session.scratch(sums + 8 * rows * self._pieces(rows, table)[0])
+        room = self.session.scratch(sums + 8 * rows * self.pieces(rows, table)[0])
         k, f, c = [start // width for start in keys], [start // 4 for start in places], counts // 4
-        self._run(text, "sort_keys", count, *here, room, k[0], room, f[0], rows, n)
+        self.run(text, "sort_keys", count, *here, room, k[0], room, f[0], rows, n)
         a, b = 0, 1
         for shift in range(0, 8 * width, bits):
             by = (INT, shift)
-            self._run(text, "sort_count", rows * pieces, room, k[a], room, c, rows, n, pieces, size, by)
+            self.run(text, "sort_count", rows * pieces, room, k[a], room, c, rows, n, pieces, size, by)
             self._scan("uint32", "sum", (room, c), (room, c), rows, table, room, sums // 4)
             moved = (room, k[a], room, f[a], room, c, room, k[b], room, f[b], rows, n, pieces, size, by)
-            self._run(text, "sort_move", rows * pieces, *moved)
+            self.run(text, "sort_move", rows * pieces, *moved)
             a, b = b, a
-        self._run(text, "sort_finish", count, *here, room, f[a], *ends, rows, n)
+        self.run(text, "sort_finish", count, *here, room, f[a], *ends, rows, n)
 
     def _sort_pieces(self, rows: int, n: int) -> tuple[int, int]:
         wanted = 4 * self.session.compute_units if self.chunked else 64 * self.session.compute_units

@@ -11,7 +11,7 @@ import os
 import numpy as np
 import pytest
 
-from polygrad.driver import DriverUnavailable
+from polygrad.driver import DriverUnavailable, Instr, Kernel, Store, View
 from polygrad.driver.render import cpu_plan, cpu_style
 from polygrad.driver.render.collapse import collapse
 from polygrad.driver.render.dialect import OPENCL, argument_value
@@ -41,7 +41,7 @@ def plans(kernel, ints, most):
     partial = any(view.partial for view in kernel.views)
     walks = cpu_plan.walks(kernel)
     for axis in range(kernel.parallel if partial else 0, kernel.rank if walks else kernel.parallel):
-        for width in (cpu_plan.vector_width(kernel), 1):
+        for width in (cpu_plan.vector_width(kernel, axis), 1):
             plan = cpu_style.Plan(axis, width)
             found.append(plan)
             if walks and not partial:
@@ -110,3 +110,54 @@ def test_a_kernel_without_vectors_is_plain_c():
     assert "vload" not in source.text
     assert "barrier" not in source.text
     assert "const long long item, const long long items" in source.text
+
+
+@pytest.mark.parametrize("reduced", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(
+    ("op", "first"), [("less_equal", True), ("less", False), ("equal", True), ("not_equal", False)]
+)
+def test_an_index_compared_with_what_stands_still_does_not_halve_vectors(session, op, first, axis, reduced):
+    """The int64 index along *axis* against int64 bounds, some beyond the axis and beyond 32 bits."""
+    shape = (26, 45)
+    bounds = np.resize(np.int64([0, 8, -1, 23, 2**40, -(2**63), 2**63 - 1]), shape[1 - axis])
+    x = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    views = (View(0, "float32", (None, 1)), View(1, "int64", (axis, 1 - axis)),
+             View(2, "float32", (1, 0) if reduced else (None, 1)))  # fmt: skip
+    body = [Instr("iota", "int64", (), axis), Instr("load", "int64", (), 1),
+            Instr(op, "bool", (0, 1) if first else (1, 0)), Instr("load", "float32", (), 0),
+            Instr("const", "float32", (), -2.0), Instr("where", "float32", (2, 3, 4)),
+            *[Instr("reduce", "float32", (5,), "max")] * reduced]  # fmt: skip
+    dtypes = ("float32", "int64", "float32")
+    kernel = Kernel(2 - reduced, reduced, dtypes, views, (), tuple(body), (Store(len(body) - 1, 2),))
+    index, bound = np.indices(shape)[axis], np.expand_dims(bounds, axis)
+    want = np.where(getattr(np, op)(*((index, bound) if first else (bound, index))), x, np.float32(-2))
+    want = want.max(1) if reduced else want
+    ints = tuple({"n0": shape[0], "n1": shape[1]}.get(name, 0 if name.endswith("o") else shape[1])
+                 for name in kernel.int_names)  # fmt: skip
+    assert cpu_plan.vector_width(kernel, axis) == 8
+    assert any(plan.axis == axis and plan.width == 8 for plan in plans(kernel, ints, 9))
+    cl, write = session.cl, Expressions(OPENCL)
+    for number, plan in enumerate(plans(kernel, ints, 9)):
+        text, stages = cpu_style.functions(kernel, plan, write, f"compared{number}")
+        program = session.store.program(OPENCL.prelude + write.helpers() + text)
+        got = np.zeros_like(want)
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+        handles = [cl.Buffer(session.context, flags, hostbuf=array) for array in (x, bounds, got)]
+        launch(session, program, stages, sizes_of(kernel, plan, ints), handles, ints, [])
+        cl.enqueue_copy(session.queue, got, handles[2])
+        np.testing.assert_array_equal(got, want, err_msg=str(plan))
+
+
+def test_what_is_loaded_once_a_row_does_not_choose_the_vector_axis():
+    """The logits of a cross-entropy are walked along their rows, however often a row's label is looked at."""
+    views = (
+        View(0, "float32", (None, 1)),
+        View(1, "int64", (1, 0)),
+        View(1, "int64", (1, 0)),
+        View(2, "int64", (1, 0)),
+    )
+    body = (Instr("load", "float32", (), 0), Instr("reduce", "float32", (0,), "max"), Instr("load", "int64", (), 1),
+            Instr("load", "int64", (), 2), Instr("add", "int64", (2, 3)))  # fmt: skip
+    kernel = Kernel(1, 1, ("float32", "int64", "int64"), views, (), body, (Store(4, 3),))
+    assert cpu_plan.vector_axis(kernel, (2048, 4096)) == 1

@@ -32,7 +32,7 @@ from polygrad_conformance.random_kernels import compare, random_case
 THOROUGH = bool(os.environ.get("POLYGRAD_TEST_THOROUGH"))
 cl = pytest.importorskip("pyopencl", reason="not run: needs pyopencl")
 
-from polygrad_opencl import devices, faults, matmul, plugin, programs  # noqa: E402
+from polygrad_opencl import devices, faults, matmul, matmul_form, plugin, programs  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -468,12 +468,61 @@ def test_products_of_any_layout(driver, way, dtype, monkeypatch):
         ((2, 1, 3), 1, 8, 4),
         ((2, 2, 2, 2), 5, 3, 4),
     ]
+    if way == "own gpu" and dtype != "float32":
+        sizes = sizes[2::3]  # each layout is a program of its own there
+    if way == "host" and "float" in dtype:
+        sizes += [((), 300, 177, 200), ((3,), 120, 161, 150)]  # these in pieces
     for number, (batch, m, n, k) in enumerate(sizes):
         layouts = [(a, b) for a in ("c", "t", "gaps") for b in ("c", "t", "gaps")]
         for a, b in layouts if not batch else layouts[number % 3 :: 3]:
             check_product(driver, dtype, (batch, m, n, k), (a, b), rng, shared=number % 3 if batch else 0)
-    if way == "own gpu" and dtype == "float32":
-        check_product(driver, dtype, ((), 520, 513, 9), ("c", "t"), rng)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "wanted"),
+    [
+        (((), 132, 260, 24), "float32", (128, 128, 1)),
+        (((), 70, 36, 600), "float32", (64, 64, 2)),
+        (((3,), 7, 140, 530), "float16", (16, 128, 2)),
+        (((2,), 129, 9, 16), "float32", (128, 16, 1)),
+        (((), 36, 68, 1030), "float64", (64, 64, 4)),
+        (((), 130, 68, 20), "float64", (128, 64, 1)),
+    ],
+)
+def test_products_in_tiles_of_all_sizes_and_in_parts(driver, sizes, dtype, wanted, monkeypatch):
+    monkeypatch.setenv("POLYGRAD_OPENCL_GEMM", "own")
+    monkeypatch.setenv("POLYGRAD_OPENCL_STYLE", "gpu")
+    monkeypatch.setattr(driver.session, "compute_units", 4 if sizes[0] == () else 6)
+    forms = []
+    chosen = matmul.form_of
+    monkeypatch.setattr(matmul, "form_of", lambda *args, **more: forms.append(chosen(*args, **more)) or forms[-1])
+    rng = np.random.default_rng(1)
+    for layouts in (("c", "c"), ("t", "t")):
+        check_product(driver, dtype, sizes, layouts, rng)
+    assert {(form.rows, form.columns, split.parts) for form, split in forms} == {wanted}
+    assert {(form.a.inner, form.b.inner) for form, _ in forms} == {(True, False), (False, True)}
+    assert any(form.a.vector or form.b.vector for form, _ in forms)
+
+
+def test_vectors_are_read_only_where_all_are_aligned():
+    layout = matmul_form.Layout(((2, 64 * 64, 64 * 64, 64 * 64),), 64, 64, 64, (64, 1), (1, 64))
+    square = matmul_form.Layout((), 512, 512, 512, (512, 1), (512, 1))
+
+    def readings(changed, offsets=(0, 0, 0)):
+        form, _ = matmul_form.form_of("float32", changed, offsets, matmul_form.Size(8, 1 << 15))
+        return form.a, form.b
+
+    along, across = matmul_form.Reading(inner=True, vector=True), matmul_form.Reading(inner=False, vector=True)
+    assert readings(layout) == (along, along)
+    assert matmul_form.tile_of("float32", square, 1, matmul_form.Size(8, 1 << 15)) == matmul_form.LEAN
+    assert matmul_form.tile_of("float32", square, 1, matmul_form.Size(8, 48 << 10)) == matmul_form.LARGE
+    assert readings(layout._replace(a=(1, 64), b=(64, 1))) == (across, across)
+    assert readings(layout, (0, 2, 4)) == (along._replace(vector=False), along)
+    assert readings(layout._replace(a=(66, 1)))[0].vector is False
+    assert readings(layout._replace(k=63))[0].vector is False
+    assert readings(layout._replace(a=(1, 64), m=63))[0].vector is False
+    assert readings(layout._replace(a=(64, 2)))[0].vector is False
+    assert readings(layout._replace(batch=((2, 4096, 4098, 4096),)))[0].vector is False
 
 
 def check_product(driver, dtype, sizes, layouts, rng, shared=0):

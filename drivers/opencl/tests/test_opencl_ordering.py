@@ -118,3 +118,41 @@ def test_positions_of_what_is_true(driver):
         driver.op_nonzero([out], [source], {})
         np.testing.assert_array_equal(download(driver, out, np.int64), np.flatnonzero(mask))
         driver.free(source.handle)
+
+
+DTYPES = ["bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64"]
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_extreme_is_numpys_first_one(driver, dtype, kind):
+    if dtype == "float64" and not driver.session.float64:
+        pytest.skip(f"not run: needs {dtype}")
+    rng = np.random.default_rng(6)
+    for shape in (*SHAPES, (2, 100_003)):
+        x = drawn(rng, shape, dtype)
+        if dtype.startswith("float") and len(shape) > 1:
+            x[0] = np.where(np.isnan(x[0]), 0, x[0])  # a row without NaN
+        source, out = upload(driver, x, dtype), upload(driver, np.zeros(shape[:-1], np.int64), "int64")
+        driver.op_arg_extreme([out], [source], {"kind": kind})
+        want = (np.argmax if kind == "max" else np.argmin)(x, axis=-1)
+        np.testing.assert_array_equal(download(driver, out, np.int64), want)
+        driver.free(source.handle)
+
+
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_search_is_numpys(driver, dtype, right):
+    if dtype == "float64" and not driver.session.float64:
+        pytest.skip(f"not run: needs {dtype}")
+    rng = np.random.default_rng(7)
+    for shape, each in (((1,), 5), ((64,), 1), ((4097,), 3000), ((5, 130), 40)):
+        x, wanted = np.sort(drawn(rng, shape, dtype), axis=-1), drawn(rng, (*shape[:-1], each), dtype)
+        operands = upload(driver, x, dtype), upload(driver, wanted, dtype)
+        out = upload(driver, np.zeros(wanted.shape, np.int64), "int64")
+        driver.op_searchsorted([out], operands, {"right": right})
+        rows = zip(x.reshape(-1, shape[-1]), wanted.reshape(-1, each), strict=True)
+        want = np.stack([np.searchsorted(a, v, "right" if right else "left") for a, v in rows]).reshape(wanted.shape)
+        np.testing.assert_array_equal(download(driver, out, np.int64), want)
+        for ref in operands:
+            driver.free(ref.handle)

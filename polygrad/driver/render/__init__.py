@@ -9,7 +9,7 @@ Here: what a driver author imports. Not here: compilers, queues and memory, whic
     gpu_style.py     a kernel for a GPU: many work-items, vectors of 16 bytes, rows in registers; its docstring says how
                      to use it, gpu_choice.py decides the form of a kernel, the other gpu_ modules write it
     cpu_style.py     a kernel for a CPU device of OpenCL: a chunk a work-item, wide vectors; cpu_plan.py decides its
-                     form, the other cpu_ modules write it
+                     form, the other cpu_ modules write it, with functions of vectors from vector_functions.py
 
 A driver for a new language writes a `Dialect`; one with a strategy of its own writes a body over `Expressions` and
 `Addressing`.

@@ -108,7 +108,7 @@ class Columns(Layout):
         inside = dict(scope)
         lines = self._fetched(moving, inside, arrays, vector=vector)
         for n in moving:
-            if (n, vector) in inside or self.kernel.body[n].op == "const":
+            if (n, vector) in inside or self.kernel.body[n].op == "const" or (vector and n in self.values.compared):
                 continue
             if self.kernel.body[n].op == "reduce":
                 lines += self.combine(n, cell, vector=vector)

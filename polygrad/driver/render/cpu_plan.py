@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from polygrad.driver.ir import ITEMSIZE, Kernel, guards_as_operands, placements
-from polygrad.driver.render.addressing import named_ints
-from polygrad.driver.render.cpu_vector import DEAR, VECTOR
+from polygrad.driver.render.addressing import named_ints, varying
+from polygrad.driver.render.cpu_vector import DEAR, VECTOR, compared_indices
 from polygrad.driver.render.dialect import Dialect
 
 BLOCKS = 128  # vectors of columns in a strip at most: 4 KiB of contiguous memory
@@ -60,7 +60,7 @@ def plan(kernel: Kernel, ints: Sequence[int], items: int, dialect: Dialect, loca
     named = named_ints(kernel, ints)
     extents = [named[f"n{k}"] for k in range(kernel.rank)]
     axis = vector_axis(kernel, extents)
-    width = vector_width(kernel) if dialect.vectors and axis >= 0 else 1
+    width = vector_width(kernel, axis) if dialect.vectors and axis >= 0 else 1
     if not walks(kernel):
         return Plan(axis, width)
     rows, along = math.prod(extents[: kernel.parallel]), math.prod(extents[kernel.parallel :])
@@ -92,9 +92,10 @@ def vector_axis(kernel: Kernel, extents: Sequence[int]) -> int:
 def _score(kernel: Kernel, axis: int, extents: Sequence[int]) -> float:
     placed = placements(kernel)
     score = 0.0
-    for instr in kernel.body:
+    # Where there are walks, what is loaded or stored once a row is a small part of the traffic.
+    for n, instr in enumerate(kernel.body):
         if instr.op == "load" and kernel.views[instr.attr].strides[axis] == 1:
-            score += 2
+            score += 2 if placed[n].full or not kernel.reduced else 0.2
     for store in kernel.stores:
         if kernel.views[store.view].strides[axis] == 1:
             score += 2.5 if placed[store.value].full or not kernel.reduced else 0.25
@@ -105,13 +106,17 @@ def _score(kernel: Kernel, axis: int, extents: Sequence[int]) -> float:
 
 
 @functools.lru_cache(maxsize=4096)
-def vector_width(kernel: Kernel) -> int:
-    """Return the length of vectors: 32 bytes of the widest value, never more.
+def vector_width(kernel: Kernel, axis: int) -> int:
+    """Return the length of vectors along *axis*: 32 bytes of the widest value that is ever one, never more.
 
     Wider vectors gain little where registers have 32 bytes, and where they have 64, PoCL 3.0 (LLVM 14) does not
     survive them.
     """
-    return VECTOR // max(4, *(ITEMSIZE[instr.dtype] for instr in kernel.body))
+    varies, never = varying(kernel, axis), compared_indices(kernel, axis)
+    vectors = {n for n in range(len(kernel.body)) if varies[n] and n not in never}
+    vectors |= {store.value for store in kernel.stores}
+    vectors |= {instr.args[0] for instr in kernel.body if instr.op == "reduce"}
+    return VECTOR // max([4, *(ITEMSIZE[kernel.body[n].dtype] for n in vectors)])
 
 
 @functools.lru_cache(maxsize=4096)

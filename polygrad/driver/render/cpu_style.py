@@ -55,8 +55,8 @@ def render(kernel: Kernel, chosen: Plan, dialect: Dialect, name: str = "pg") -> 
     >>> double = Kernel(1, 0, ("float32", "float32"), (View(0, "float32", (1,)), View(1, "float32", (1,))), (),
     ...                 (Instr("load", "float32", (), 0), Instr("add", "float32", (0, 0))), (Store(1, 1),))
     >>> source = render(double, Plan(0, 8), OPENCL)
-    >>> [line.strip() for line in source.text.splitlines() if "vload8" in line]
-    ['const float8 y0 = vload8(0, b0 + (v0_o + i0));']
+    >>> [line.strip() for line in source.text.splitlines() if "y0 =" in line]
+    ['const float8 y0 = pg_float8_load(__global, b0 + (v0_o + i0));']
     """
     write = Expressions(dialect)
     text, stages = functions(kernel, chosen, write, name)

@@ -8,9 +8,10 @@ A name in the text says what it holds: ``x7`` is value 7 as one element, ``y7`` 
 Which of them exist at a place is kept in a `Scope`, a dict from (position, is a vector) to the name.
 """
 
+import functools
 from collections.abc import Iterable, Sequence
 
-from polygrad.driver.ir import ITEMSIZE, Instr, Kernel, View
+from polygrad.driver.ir import ITEMSIZE, SCALAR_OPS, Instr, Kernel, View
 from polygrad.driver.render.addressing import Addressing, varying
 from polygrad.driver.render.expressions import Expressions
 
@@ -25,10 +26,31 @@ DEAR = frozenset(
     }
 )  # fmt: skip
 
-# Of these PoCL has one algorithm for vectors of any length, and another for single elements, which rounds otherwise. An
-# element that stands behind the last vector of a row in one kernel is in the midst of one in another: it is computed as
-# a vector in both, so that a value computed again is the same.
-AS_VECTORS = frozenset({"exp", "exp2", "asin", "acos", "atan", "atan2", "erf", "pow"})
+# Of these PoCL has one algorithm for vectors of any length, and another for single elements, which rounds otherwise; or
+# `vector_functions.py` has ours, for vectors. An element that stands behind the last vector of a row in one kernel is
+# in the midst of one in another: it is computed as a vector in both, so that a value computed again is the same.
+AS_VECTORS = frozenset({"exp", "exp2", "log", "tanh", "asin", "acos", "atan", "atan2", "erf", "pow"})
+
+
+_LANE = """static inline int pg_lane(long value, long start, int width) {
+    return value < start ? -1 : value - start < width ? (int)(value - start) : width;
+}
+"""
+
+
+@functools.lru_cache(maxsize=4096)
+def compared_indices(kernel: Kernel, axis: int) -> frozenset[int]:
+    """Return the int64 indices along *axis* that are only compared with what does not vary along it.
+
+    Such a comparison is made with the lane's number, in 32 bits: masks and targets then do not halve all vectors.
+    """
+    varies = varying(kernel, axis)
+    found = {n for n, instr in enumerate(kernel.body) if (instr.op, instr.dtype, instr.attr) == ("iota", "int64", axis)}
+    for instr in kernel.body:
+        compares = instr.op in SCALAR_OPS and SCALAR_OPS[instr.op].compares
+        if not (compares and sum(varies[a] for a in instr.args) == 1):
+            found -= set(instr.args)
+    return frozenset(found - {store.value for store in kernel.stores})
 
 
 class Values:
@@ -42,6 +64,7 @@ class Values:
         self.write = write
         self.dialect = write.dialect
         self.varies = varying(kernel, axis) if axis >= 0 else (False,) * len(kernel.body)
+        self.compared = compared_indices(kernel, axis) if axis >= 0 else frozenset()
         self.indices = tuple(f"i{k}" for k in range(kernel.rank))
 
     def type(self, position: int, *, vector: bool = False) -> str:
@@ -71,6 +94,8 @@ class Values:
         for position in positions:
             if self.kernel.body[position].op == "const" or (position, vector) in scope:
                 continue
+            if vector and position in self.compared:
+                continue
             name = f"{'y' if vector else 'x'}{position}"
             kind = self.type(position, vector=vector)
             if vector and self._needs_branch(position):
@@ -89,6 +114,8 @@ class Values:
             return self.at.scalar(instr.attr)
         if instr.op == "iota":
             return self._iota(instr, vector=vector)
+        if vector and any(a in self.compared for a in instr.args):
+            return self._compared(instr, scope, out)
         operands = [self.operand(a, scope, out, vector=vector) for a in instr.args]
         dtypes = [self.kernel.body[a].dtype for a in instr.args]
         if not vector and self.dialect.vectors and instr.op in AS_VECTORS:
@@ -103,6 +130,17 @@ class Values:
             return one
         kind = self.dialect.register(instr.dtype, self.width)
         return f"({kind})({one}) + ({kind})({', '.join(str(j) for j in range(self.width))})"
+
+    def _compared(self, instr: Instr, scope: Scope, out: list[str]) -> str:
+        """Return the comparison of the index along the vector axis with a value that stands still."""
+        lane, index = self.write.helper("pg_lane", _LANE), self.indices[self.axis]
+        form = f"(({self.dialect.register('int32', self.width)})({{}}))".format
+        texts = [
+            form(", ".join(str(j) for j in range(self.width))) if a in self.compared
+            else form(f"{lane}({self.operand(a, scope, out, vector=False)}, {index}, {self.width})")
+            for a in instr.args
+        ]  # fmt: skip
+        return self.write.scalar(instr.op, "int32", texts, self.width)
 
     def lane(self, j: int) -> tuple[str, ...]:
         """Return the axis indices of element *j* of a vector."""
@@ -149,7 +187,7 @@ class Values:
         address = self.at.address(v, self.indices)
         if view.strides[self.axis] == 0:
             return self.widened(self.at.element(v, address), view.dtype)
-        return self.from_memory(f"vload{self.width}(0, {self.at.buffer(v)} + ({address}))", view.dtype, vector=True)
+        return self.from_memory(self.loaded(f"{self.at.buffer(v)} + ({address})", view.dtype), view.dtype, vector=True)
 
     def from_memory(self, text: str, dtype: str, *, vector: bool) -> str:
         """Return a value as it lies in memory as a value in a register."""
@@ -220,9 +258,20 @@ class Values:
     def _store_whole(self, v: int, view: View, text: str, where: str, before: str) -> str:
         pointer = f"{self.at.buffer(v)} + ({self.at.address(v, self.indices)}{where})"
         if before:
-            sum_ = self.write.reduce_step("sum", view.dtype, f"vload{self.width}(0, {pointer})", text, self.width)
+            there = self.loaded(pointer, view.dtype)
+            sum_ = self.write.reduce_step("sum", view.dtype, there, text, self.width)
             text = f"({before} ? {text} : {sum_})"
-        return f"vstore{self.width}({self.to_memory(text, view.dtype)}, 0, {pointer});"
+        return self.stored(self.to_memory(text, view.dtype), pointer, view.dtype)
+
+    def loaded(self, pointer: str, dtype: str, *, local: bool = False) -> str:
+        """Return the vector at *pointer*, as it lies in memory."""
+        space = self.dialect.local_space if local else self.dialect.global_space
+        return self.write.load(pointer, dtype, self.width, space)
+
+    def stored(self, text: str, pointer: str, dtype: str, *, local: bool = False) -> str:
+        """Return the statement that puts the vector *text* at *pointer*."""
+        space = self.dialect.local_space if local else self.dialect.global_space
+        return self.write.store(text, pointer, dtype, self.width, space)
 
     def to_memory(self, text: str, dtype: str) -> str:
         """Return a vector in a register as it lies in memory."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from polygrad.driver.ir import ITEMSIZE, REDUCTIONS, SCALAR_OPS, Instr, kind
+from polygrad.driver.render import vector_functions
 from polygrad.driver.render.dialect import UNSIGNED, Dialect
 
 _INFIX = {
@@ -32,15 +33,6 @@ _ARITHMETIC = {**_WRAPPING, "divide": "/"}
 # PoCL 3.0 gets these wrong in vectors by thousands of ULP, even sin(1e-38); its scalar functions are right.
 _LANEWISE = frozenset({"sin", "cos", "tan"})
 _REDUCING = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
-
-
-_SHARED_DIVISION = """static __device__ __forceinline__ float pg_shared_division(float a, float b) {
-    const float r = 1.0f / b, q = a * r, m = fabsf(a), d = fabsf(b);
-    const bool tame = d >= 0x1p-30f && d <= 0x1p+30f && m >= 0x1p-96f && m <= 0x1p+96f;
-    if (!tame && (m != 0.0f || !(d >= 0x1p-30f && d <= 0x1p+30f))) return a / b;
-    return tame ? __fmaf_rn(__fmaf_rn(-q, b, a), r, q) : q;
-}
-"""
 
 
 @dataclass(frozen=True)
@@ -81,6 +73,21 @@ class Form:
         if self.width > 1:
             return self.dialect.bitcast(text, self.carrier, self.dtype, self.width)
         return self.dialect.convert(text, self.dtype)
+
+
+def _unaligned(kind_: str, width: int) -> tuple[str, str]:
+    """Return the name and the text of what loads and stores vectors at the alignment of their elements.
+
+    Clang can say so in a type. Its own vload and vstore are calls in PoCL, around which no vector stays in a register.
+    """
+    vector, name = f"{kind_}{width}", f"pg_{kind_}{width}"
+    return name, (
+        f"#ifdef __clang__\ntypedef {vector} __attribute__((aligned(sizeof({kind_})))) {name};\n"
+        f"#define {name}_load(space, p) (*(space const {name}*)(p))\n"
+        f"#define {name}_store(space, v, p) (*(space {name}*)(p) = (v))\n"
+        f"#else\n#define {name}_load(space, p) vload{width}(0, p)\n"
+        f"#define {name}_store(space, v, p) vstore{width}(v, 0, p)\n#endif\n"
+    )
 
 
 class Expressions:
@@ -125,16 +132,29 @@ class Expressions:
             return self.where(operands[0], operands[1], operands[2], instr.dtype, width)
         return self.scalar(instr.op, dtypes[0], operands, width)
 
-    def shared_division(self, instr: Instr, operands: Sequence[str]) -> str:
-        """Return a division whose divisor many values share, cheaper where the language can say so; the same result.
+    def shared_division(self, count: int) -> str:
+        """Return the function that divides *count* float32 values by one: (divisor, values..., where they go...).
 
-        CUDA: with r = 1 / b correctly rounded and q = a * r, q + (a - q * b) * r is the correctly rounded quotient if
-        nothing under- or overflows on the way (Markstein, IBM Journal of Research and Development 34, 1990). The
-        compiler computes r once.
+        With r = 1 / b correctly rounded and q = a * r, q + (a - q * b) * r is the correctly rounded quotient if nothing
+        under- or overflows on the way (Markstein, IBM Journal of Research and Development 34, 1990). The compiler
+        computes r once. Where something might, all values are divided in full: one branch for all of them leaves the
+        compiler room to mix their arithmetic with loads.
         """
-        if self.dialect.name != "cuda" or instr.dtype != "float32":
-            return self.scalar("divide", instr.dtype, operands)
-        return f"{self.helper('pg_shared_division', _SHARED_DIVISION)}({operands[0]}, {operands[1]})"
+        each = range(count)
+        arguments = ", ".join(["float b", *(f"float a{e}" for e in each), *(f"float* x{e}" for e in each)])
+        quick = "".join(
+            f"    {{ const float q = a{e} * r, m = fabs(a{e}); const bool tame = m >= 0x1p-96f && m <= 0x1p+96f;\n"
+            f"      *x{e} = tame ? fma(fma(-q, b, a{e}), r, q) : q; odd |= !tame & (a{e} != 0.0f); }}\n"
+            for e in each
+        )
+        full = " ".join(f"*x{e} = a{e} / b;" for e in each)
+        text = (
+            f"{self.dialect.function} void pg_shared_division_{count}({arguments}) {{\n"
+            "#if defined(FP_FAST_FMAF) || defined(__CUDACC__)\n"
+            "    const float r = 1.0f / b, d = fabs(b);\n    bool odd = !(d >= 0x1p-30f && d <= 0x1p+30f);\n"
+            f"{quick}#else\n    const bool odd = true;\n#endif\n    if (odd) {{ {full} }}\n}}\n"
+        )
+        return self.helper(f"pg_shared_division_{count}", text)
 
     def where(self, condition: str, yes: str, no: str, dtype: str, width: int = 1) -> str:
         """Return *yes* where the bool *condition* holds, else *no*."""
@@ -256,6 +276,8 @@ class Expressions:
             return f"({form.number(1.0)} / {self.dialect.math('sqrt', form.dtype)}({operands[0]}))"
         if op in ("maximum", "minimum"):
             name = self.helper(_helper_name(op, form), lambda: self._extremum(op, form))
+        elif form.width > 1 and form.dtype == "float32" and op in vector_functions.NAMES:
+            name = self.helper(_helper_name(op, form), lambda: self._inline(op, form))
         elif form.width > 1 and op in _LANEWISE:
             name = self.helper(_helper_name(op, form), lambda: self._lane_by_lane(op, form))
         else:
@@ -264,8 +286,7 @@ class Expressions:
 
     def _extremum(self, op: str, form: Form) -> str:
         sign = ">" if op == "maximum" else "<"
-        nan = "isnan(a)" if self.dialect.name == "opencl" else "a != a"
-        text = f"return ((a {sign} b) | ({nan})) ? a : b;"
+        text = f"return ((a {sign} b) | (a != a)) ? a : b;"
         if self.dialect.name == "cuda" and form.dtype == "float32":
             instruction = "max.NaN.f32" if op == "maximum" else "min.NaN.f32"
             text = (
@@ -274,6 +295,21 @@ class Expressions:
                 f"#else\n    {text}\n#endif"
             )
         return self._function(op, form, 2, text)
+
+    def _inline(self, op: str, form: Form) -> str:
+        if op in vector_functions.CALLS_EXP:
+            self.scalar("exp", form.dtype, ("a",), form.width)  # so that it stands before
+        return self._function(op, form, 1, vector_functions.body(op, form.width))
+
+    def load(self, pointer: str, dtype: str, width: int, space: str) -> str:
+        """Return the vector at *pointer*, a parenthesis on elements of *dtype* in an address space of OpenCL."""
+        name = self.helper(*_unaligned(self.dialect.memory(dtype), width))
+        return f"{name}_load({space.strip()}, {pointer})"
+
+    def store(self, text: str, pointer: str, dtype: str, width: int, space: str) -> str:
+        """Return the statement that puts the vector *text* at *pointer*; as `load`."""
+        name = self.helper(*_unaligned(self.dialect.memory(dtype), width))
+        return f"{name}_store({space.strip()}, {text}, {pointer});"
 
     def _lane_by_lane(self, op: str, form: Form) -> str:
         arity = SCALAR_OPS[op].arity

@@ -13,20 +13,22 @@ from typing import Literal
 from polygrad.driver.ir import ITEMSIZE, Kernel, placements
 from polygrad.driver.render.addressing import fits_int32, named_ints, varying, view_strides
 from polygrad.driver.render.collapse import extent_products
-from polygrad.driver.render.gpu_schedule import words_between_passes
+from polygrad.driver.render.gpu_online import merge_online
+from polygrad.driver.render.gpu_schedule import passes, words_between_passes
 
 Strategy = Literal["elementwise", "tiles", "rows", "columns"]
 VECTOR_BYTES = 16
 VECTORS_PAY = 1 << 15  # elements: below, a launch is all latency, and one form serves every alignment
 FLAT_THREADS = 128
 COLUMN_THREADS = 256
-MOST_LANES = 512  # of a row whose values are kept: two groups a multiprocessor, each with room for registers
+MOST_LANES = 512  # of a row whose values are kept: with more, each has too few registers for them
 REGISTERS = 64  # 32-bit registers a work-item may spend on kept values and sums
 WARP = 32
 EVEN_CHUNKS = 16  # the most vectors a lane for which every number, not only powers of two, is a form of its own
 TILE = 32  # rows and columns of a tile of two parallel axes
 TILE_BYTES = 24 * 1024  # of shared memory for all tiles of a group
 WARP_ROW = 1024  # elements of a row that one warp takes
+STREAMED = 16 * 1024  # elements of a row from which a loop that reads it once is better than keeping it in registers
 LANE_ELEMENTS = 16  # elements of a longer row that a lane takes, while a group is not full
 
 
@@ -301,8 +303,9 @@ class Facts:
     def _lanes(self, stores: tuple[int, ...], width: int, steps: int) -> tuple[int, int]:
         """Return the lanes of a row, and the vectors that each takes; 0 vectors if a row does not fit in registers."""
         most = self.limits.threads
-        words = self._words(stores)
         repeats = self._repeats(stores)
+        if self.points >= STREAMED and self._reads_once(stores):
+            return min(256, most), 0
         if self.points <= WARP_ROW:
             # A lane with one vector has too little under way; but lanes that store need neighbours to write whole
             # lines.
@@ -310,13 +313,16 @@ class Facts:
             lanes = min(WARP, above(-(-steps // (2 if stores_full else max(2, 8 // width)))), most)
         else:
             lanes = min(most, max(2 * WARP, above(-(-self.points // LANE_ELEMENTS))), MOST_LANES if repeats else 256)
-        while lanes < most and above(-(-steps // lanes)) * width * words > _registers(lanes):
-            lanes *= 2
-        each = -(-steps // lanes)
-        # A row that divides evenly, such as 768 elements over 32 lanes, is taken exactly; others go into buckets.
-        chunks = each if steps % lanes == 0 and each <= EVEN_CHUNKS else above(each)
-        if chunks * width * words <= _registers(lanes):
-            return lanes, chunks
+        # All that is worth keeping, or if that is too much, what was loaded: the rest is computed again.
+        for words in (self._words(stores), self._words(stores, loads_only=True)):
+            taken = lanes
+            while taken < min(most, MOST_LANES) and above(-(-steps // taken)) * width * words > REGISTERS:
+                taken *= 2
+            each = -(-steps // taken)
+            # A row that divides evenly, such as 768 elements over 32 lanes, is taken exactly; others go into buckets.
+            chunks = each if steps % taken == 0 and each <= EVEN_CHUNKS else above(each)
+            if chunks * width * words <= REGISTERS:
+                return taken, chunks
         # Rows that are read again and again: few of them at a time, so that they stay in the cache.
         return (most if repeats else min(256, most)), 0
 
@@ -344,15 +350,14 @@ class Facts:
         levels = {p.level for n, p in enumerate(self.places) if p.full}
         return len(levels) > 1 or any(self.places[self.kernel.stores[k].value].full for k in stores)
 
-    def _words(self, stores: tuple[int, ...]) -> int:
+    def _reads_once(self, stores: tuple[int, ...]) -> bool:
+        """Whether a loop over the row, maxima and what is summed around them together, is one pass."""
+        todo, online = merge_online(self.kernel, passes(self.kernel, [self.kernel.stores[k] for k in stores], 0, 0))
+        return bool(online) and sum(bool(work.reduces or work.targets) for work in todo) == 1
+
+    def _words(self, stores: tuple[int, ...], *, loads_only: bool = False) -> int:
         """Return the 32-bit registers that an element costs: what passes keep, and sums of partial stores."""
         done = [self.kernel.stores[k] for k in stores]
         sums = [self.kernel.views[store.view] for store in done if self.kernel.views[store.view].partial]
-        return max(
-            1, words_between_passes(self.kernel, done) + sum(math.ceil(ITEMSIZE[view.dtype] / 4) for view in sums)
-        )
-
-
-def _registers(threads: int) -> int:
-    """Return the 32-bit registers that a work-item may spend on kept values in a group of so many."""
-    return REGISTERS if threads <= MOST_LANES else REGISTERS // 2
+        kept = words_between_passes(self.kernel, done, loads_only=loads_only)
+        return max(1, kept + sum(math.ceil(ITEMSIZE[view.dtype] / 4) for view in sums))

@@ -159,7 +159,8 @@ class Reduction:
         out = {}
         for n in work.reduces:
             instr = self.kernel.body[n]
-            count = self.width if self.rows else self.values.elements(n)
+            one = self.rows and n in (*self.online, *self.online.values())  # for a whole vector
+            count = 1 if one else self.width if self.rows else self.values.elements(n)
             names = tuple(f"a{n}_{e}" for e in range(count))
             start = self.write.identity(instr.attr, instr.dtype)
             self.out.add(f"{self.dialect.register(instr.dtype)} {', '.join(f'{a} = {start}' for a in names)};")
@@ -194,6 +195,8 @@ class Reduction:
         elif early:
             self._load_chunks(early)
         inner = self._open_chunk()
+        if self.variant.chunks == 1:
+            inner.compute(early)
         self._visit(work, accumulators, inner)
         for n in late:
             self._save(inner, n)
@@ -238,19 +241,30 @@ class Reduction:
         inside = inner.points[0].inside
         inner.compute([*(self._operand(n) for n in work.reduces), *work.targets, *work.keep])
         updates = []
-        for n in sorted(accumulators, key=lambda n: n not in self.online):  # online sums ask for the maximum so far
+        for n, names in accumulators.items():
             instr = self.kernel.body[n]
-            for e, a in enumerate(accumulators[n]):
-                value = inner.name(self._operand(n), 0, e)
-                if n in self.online:
-                    updates.append(meet(self.write, instr.dtype, accumulators[self.online[n]][e], a, value))
-                else:
+            if n in self.online.values():
+                updates += self._meet(n, accumulators, inner)
+            elif n not in self.online:
+                for e, a in enumerate(names):
+                    value = inner.name(self._operand(n), 0, e)
                     updates.append(f"{a} = {self.write.reduce_step(instr.attr, instr.dtype, a, value)};")
         self._if(inside, updates)
         for store in work.stores:
             inner.store(store.value, store.view, self.live)
         for store in work.partials:
             self._add_to_part(store, inner, inside)
+
+    def _meet(self, m: int, accumulators: dict[int, Names], inner: Values) -> list[str]:
+        """Return what a running maximum and its sums do at one vector of reduced points."""
+        sums = [n for n in accumulators if self.online.get(n) == m]
+        count = self.width if self.rows else len(accumulators[m])
+        values = [inner.name(self._operand(m), 0, e) for e in range(count)]
+        lines = []
+        for e, greatest in enumerate(accumulators[m]):
+            totals = [(n, accumulators[n][e]) for n in sums]
+            lines += meet(self.write, self.kernel, (m, greatest), totals, values if self.rows else values[e : e + 1])
+        return lines
 
     def _if(self, condition: str, lines: Sequence[str]) -> None:
         if not lines:
@@ -283,9 +297,9 @@ class Reduction:
         self.tree.combine([p for n in accumulators if n not in self.online for p in self._fold(n, accumulators[n])])
         sums = [n for n in accumulators if n in self.online]
         for n in sums:
-            dtype, m = self.kernel.body[n].dtype, self.online[n]
+            m = self.online[n]
             for e, a in enumerate(accumulators[n]):
-                scaled = rescaled(self.write, dtype, a, accumulators[m][e], self.values.name(m, 0, e))
+                scaled = rescaled(self.write, self.kernel, n, a, accumulators[m][e], self.values.name(m, 0, e))
                 self.out.add(f"{a} = {scaled};")
         self.tree.combine([p for n in sums for p in self._fold(n, accumulators[n])])
         if not self.variant.splits:
@@ -306,7 +320,7 @@ class Reduction:
         for n in sums:
             for e, name in enumerate(self.values.scope[n][0]):
                 final = self.values.name(self.online[n], 0, e)
-                self.out.add(f"{name} = {finished(self.write, self.kernel.body[n].dtype, name, final)};")
+                self.out.add(f"{name} = {finished(self.write, self.kernel, n, name, final)};")
 
     def _row_stores(self, condition: str = "") -> None:
         """Store ROW values, one lane for each row."""
@@ -449,7 +463,7 @@ class Reduction:
                 if n in self.online:
                     m = self.online[n]
                     greatest, final = f"{self._scratch(m)}[{place}]", self.values.name(m, 0, e)
-                    read = rescaled(self.write, instr.dtype, read, greatest, final)
+                    read = rescaled(self.write, self.kernel, n, read, greatest, final)
                 self.out.add(f"{name} = {self.write.reduce_step(instr.attr, instr.dtype, name, read)};")
         self.out.close()
         self.tree.combine(todo)

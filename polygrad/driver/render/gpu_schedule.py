@@ -5,7 +5,8 @@ Not here: text.
 
 A kernel whose values have levels 0 to K takes K + 1 passes over the reduced axes, one a level; a pass without FULL
 work is empty. What a later pass needs of an earlier one is kept in registers if there is room: loads first of all,
-and values of expensive ops; the rest is computed again.
+and values of expensive ops; the rest is computed again. If there is more room, what only a later pass loads is loaded
+by the first one, so that all of a row is under way before its work-items wait for each other.
 """
 
 from collections.abc import Iterable, Sequence
@@ -58,8 +59,10 @@ def passes(kernel: Kernel, stores: Sequence[Store], elements: int, registers: in
     return _Scheduler(kernel, stores, elements, registers).result()
 
 
-def words_between_passes(kernel: Kernel, stores: Sequence[Store]) -> int:
+def words_between_passes(kernel: Kernel, stores: Sequence[Store], *, loads_only: bool = False) -> int:
     """Return the most 32-bit registers that an element of the reduced axes occupies from one pass to the next.
+
+    With *loads_only* whatever was computed is computed again.
 
     >>> from polygrad.driver.ir import Instr, View
     >>> view = View(0, "float32", (None, 1))
@@ -69,7 +72,8 @@ def words_between_passes(kernel: Kernel, stores: Sequence[Store]) -> int:
     >>> words_between_passes(centred, centred.stores)
     1
     """
-    return _Scheduler(kernel, stores, 1, 1 << 30).words_between()
+    computed = {n for n, instr in enumerate(kernel.body) if instr.op != "load"} if loads_only else set[int]()
+    return _Scheduler(kernel, stores, 1, 1 << 30).words_between(computed)
 
 
 class _Scheduler:
@@ -121,7 +125,8 @@ class _Scheduler:
                 break
             costly = [n for n in kept if self.kernel.body[n].op != "load"]
             banned.add(max(costly or kept))
-        return [self._pass(level, kept) for level in range(self.last + 1)]
+        ahead = self._ahead(kept)
+        return [self._pass(level, kept, ahead) for level in range(self.last + 1)]
 
     def _kept(self, banned: set[int]) -> dict[int, int]:
         """Return the values worth keeping, with the pass that computes them."""
@@ -145,6 +150,29 @@ class _Scheduler:
             for n in fresh:
                 computed.setdefault(n, level)
         return kept
+
+    def _ahead(self, kept: dict[int, int]) -> dict[int, int]:
+        """Return the loads that the first pass makes for a later one, with the last pass that has them."""
+        busy = [level for level in range(self.last + 1) if self._targets(level)]
+        ahead: dict[int, int] = {}
+        seen: set[int] = set()
+        for level in busy if self.elements else ():
+            for n in self._fresh(level, {n for n, at in kept.items() if at < level}):
+                if n in seen or level == busy[0] or not self._is_early(n):
+                    continue
+                trial = ahead | {n: self.last if n in kept else level}
+                if self._most_alive(kept, trial) * self.elements <= self.registers:
+                    ahead = trial
+            seen |= set(self._fresh(level, set()))
+        return ahead
+
+    def _most_alive(self, kept: dict[int, int], ahead: dict[int, int]) -> int:
+        """Return the most words of an element that wait between two passes."""
+        return max(
+            sum(self._words(n) for n, at in kept.items() if at <= level and n not in ahead)
+            + sum(self._words(n) for n, until in ahead.items() if level < until or n in kept)
+            for level in range(self.last + 1)
+        )
 
     def _worth_keeping(self, banned: set[int]) -> set[int]:
         """Return the values worth keeping: loads, or what their only user makes of them, and dear ones."""
@@ -173,21 +201,21 @@ class _Scheduler:
             todo += self.kernel.body[k].args if self.places[k].full else ()
         return True
 
-    def words_between(self) -> int:
+    def words_between(self, banned: set[int]) -> int:
         """Return the most words of kept values that are alive between two passes."""
-        until = self._last_uses()
-        kept = self._kept(set())
+        kept = self._kept(banned)
+        until = self._last_uses(kept)
         alive = [
             sum(self._words(n) for n, at in kept.items() if at <= level < until.get(n, at))
             for level in range(self.last + 1)
         ]
         return max(alive, default=0)
 
-    def _last_uses(self) -> dict[int, int]:
+    def _last_uses(self, kept: dict[int, int]) -> dict[int, int]:
         """Return for every FULL value the last pass that asks for it, itself kept or not."""
         last: dict[int, int] = {}
         for level in range(self.last + 1):
-            for n in self._fresh(level, self._known_at(level)):
+            for n in self._fresh(level, {n for n, at in kept.items() if at < level}):
                 for used in (*self.kernel.body[n].args, self.kernel.body[n].guard):
                     if used >= 0:
                         last[used] = level
@@ -195,17 +223,17 @@ class _Scheduler:
                 last[n] = level
         return last
 
-    def _known_at(self, level: int) -> set[int]:
-        return {n for n, at in self._kept(set()).items() if at < level}
-
-    def _pass(self, level: int, kept: dict[int, int]) -> Pass:
-        known = {n for n, at in kept.items() if at < level}
+    def _pass(self, level: int, kept: dict[int, int], ahead: dict[int, int]) -> Pass:
+        first = next((k for k in range(self.last + 1) if self._targets(k)), level)
+        known = {n for n, at in kept.items() if at < level} | (set(ahead) if level > first else set())
         fresh = self._fresh(level, known)
         loads = [n for n in fresh if self._is_early(n)]
-        words = sum(self._words(n) for n in {*loads, *kept})
         # Even a load that nothing keeps goes through an array if it fits: all loads of a pass are then under way
         # together.
-        early = loads if self.elements and words * self.elements <= self.registers else [n for n in loads if n in kept]
+        there = {n for n, at in kept.items() if at < level} | {n for n, until in ahead.items() if level <= until}
+        fits = self.elements and self._words_within(level, {*loads, *there}, kept) * self.elements <= self.registers
+        early = loads if fits else [n for n in loads if n in kept]
+        early += sorted(ahead) if level == first else []
         here = [store for at, store in self.stores if at == level]
         return Pass(
             level,
@@ -213,9 +241,15 @@ class _Scheduler:
             tuple(s for s in here if not self.kernel.views[s.view].partial),
             tuple(s for s in here if self.kernel.views[s.view].partial),
             tuple(early),
-            tuple(n for n in early if n in kept),
-            tuple(n for n, at in sorted(kept.items()) if at == level and n not in early),
+            tuple(n for n in early if n in kept or n in ahead),
+            tuple(n for n, at in sorted(kept.items()) if at == level and n not in early and n not in ahead),
         )
+
+    def _words_within(self, level: int, there: set[int], kept: dict[int, int]) -> int:
+        """Return the words of an element while a pass runs; what it computes takes the place of loads that it ends."""
+        ended = sum(self._words(n) for n in there if n not in kept)
+        made = sum(self._words(n) for n, at in kept.items() if at == level and n not in there)
+        return sum(self._words(n) for n in there) + max(0, made - ended)
 
     def _fresh(self, level: int, known: set[int]) -> list[int]:
         found: set[int] = set()

@@ -126,26 +126,35 @@ class Values:
             return (self.at.scalar(instr.attr),)
         if instr.op == "load":
             return self._load(n, k)
+        if self._shares_divisor(n):
+            return self._divide(n, k)
         names, count = [], self.elements(n)
         for e in range(count):
             if instr.op == "iota":
                 text = self.dialect.convert(self.index(point, instr.attr, e), instr.dtype)
             else:
                 operands = [self.name(a, k, e) for a in instr.args]
-                if self._shares_divisor(n):
-                    text = self.write.shared_division(instr, operands)
-                else:
-                    text = self.write.instruction(instr, operands, [self.kernel.body[a].dtype for a in instr.args])
+                text = self.write.instruction(instr, operands, [self.kernel.body[a].dtype for a in instr.args])
             names.append(self._declare(n, point, e, count, text))
         return tuple(names)
 
     def _shares_divisor(self, n: int) -> bool:
-        """Whether value *n* is a division of a whole vector by one number that is no power of two."""
+        """Whether value *n* is a division of float32 vectors by one number that is no power of two."""
         instr = self.kernel.body[n]
-        if instr.op != "divide" or not self.varies[n] or self.varies[instr.args[1]]:
+        if (instr.op, instr.dtype) != ("divide", "float32") or not self.varies[n] or self.varies[instr.args[1]]:
             return False
         divisor = self.kernel.body[instr.args[1]]
         return divisor.op != "const" or abs(math.frexp(divisor.attr)[0]) != 0.5  # noqa: PLR2004  its mantissa
+
+    def _divide(self, n: int, k: int) -> Names:
+        """Divide a whole vector by one number."""
+        (value, divisor), count, suffix = self.kernel.body[n].args, self.elements(n), self.points[k].suffix
+        names = tuple(f"x{n}{suffix}" + (f"_{e}" if count > 1 else "") for e in range(count))
+        values = (self.name(value, k, e) for e in range(count))
+        self.out.add(f"{self.dialect.register(self.kernel.body[n].dtype)} {', '.join(names)};")
+        arguments = ", ".join((self.name(divisor, k, 0), *values, *(f"&{name}" for name in names)))
+        self.out.add(f"{self.write.shared_division(count)}({arguments});")
+        return names
 
     def _declare(self, n: int, point: Point, e: int, count: int, text: str) -> str:
         name = f"x{n}{point.suffix}" + (f"_{e}" if count > 1 else "")
