@@ -317,11 +317,11 @@ _add("scan", "maxima that drop NaN", _dropping, "scan.float32")
 _add("arg_extreme", "the last of equal ones", _last, "arg_extreme.int32", "arg_extreme.float64")
 _add("searchsorted", "both sides alike", _attrs("searchsorted", right=lambda _: False), "searchsorted.int64")
 _add("convolution", "kernels reversed", _reversed("convolution"), "convolution.float32", "convolution.float16")
-_add("convolution_input", "kernels reversed", _reversed("convolution_input"), "convolution_input.float32")
+_add("convolution_input", "kernels of gradients reversed", _reversed("convolution_input"), "convolution_input.float32")
 _add("convolution", "no dilation", _attrs("convolution", dilation=_ones), "convolution.float64")
 _add("convolution_weight", "no stride", _attrs("convolution_weight", stride=_ones),
      "convolution_weight.float32")  # fmt: skip
-_add("convolution_weight", "added to what is there", _accumulating, "convolution_weight.float64")
+_add("convolution_weight", "gradients of kernels added to what is there", _accumulating, "convolution_weight.float64")
 _add("convolution", "sums in float16", _nearly, "convolution.float16")
 _add("max_pool", "zeros for padding", _zero_padding, "max_pool.float32", "max_pool.bfloat16")
 _add("max_pool_gradient", "the whole gradient to each of equal ones", _unshared, "max_pool_gradient.float32")

@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(256) extreme(
 def extreme(dtype: str, kind: str, itemsize: int) -> str:
     """Return the text with kernel extreme.
 
-    >>> "return ~key_of(b)" in extreme("uint32", "min", 4)
+    >>> "return (unsigned int)~key_of(b)" in extreme("uint32", "min", 4)
     True
     """
     word = UNSIGNED[itemsize]
