@@ -133,6 +133,7 @@ class StrictDriver(DriverBase):
             dtypes=frozenset(DTYPES) - LACKS.get(self.variant, set()),
             scalar_ops=frozenset(SCALAR_OPS),
             reductions=frozenset(REDUCTIONS),
+            # None: what the driver implements, which DriverBase fills in; DeviceInfo is typed as it is afterwards.
             ops=None if self.variant in ("library", "capture") else frozenset(),  # type: ignore[arg-type]
             limits=self.limits,
             features=Features(

@@ -1,12 +1,20 @@
-"""What several of the OpenCL driver's tests share: an open driver, and the two ways of its linear algebra.
+"""What several of the OpenCL driver's tests share: a session, an open driver, the two ways of its linear algebra.
 
-Here: the fixtures `driver` and `way`. Not here: tests.
+Here: the fixtures `session`, `driver` and `way`. Not here: tests.
 """
 
 import pytest
 
 from polygrad_opencl import devices, linalg
 from polygrad_opencl.driver import OpenCLDriver
+from polygrad_opencl.session import Session
+
+
+@pytest.fixture(scope="module")
+def session():
+    if not devices.list_devices():
+        pytest.skip("not run: needs an OpenCL device")
+    return Session(devices.find_device(0), "opencl:0")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import os
 import numpy as np
 import pytest
 
-from polygrad.driver import DriverUnavailable, Instr, Kernel, Store, View
+from polygrad.driver import Instr, Kernel, Store, View
 from polygrad.driver.render import cpu_plan, cpu_style
 from polygrad.driver.render.collapse import collapse
 from polygrad.driver.render.dialect import OPENCL, argument_value
@@ -21,18 +21,6 @@ from polygrad_conformance.random_kernels import compare, random_case
 THOROUGH = bool(os.environ.get("POLYGRAD_TEST_THOROUGH"))
 ITEMS, PARTS, BATCH = 5, 3, 10
 MEMORY = ("buffer", "scratch", "local")
-
-
-@pytest.fixture(scope="module")
-def session():
-    pytest.importorskip("pyopencl", reason="not run: needs pyopencl")
-    from polygrad_opencl import devices
-    from polygrad_opencl.session import Session
-
-    try:
-        return Session(devices.find_device(0), "opencl:0")
-    except DriverUnavailable:
-        pytest.skip("not run: needs an OpenCL device")
 
 
 def plans(kernel, ints, most):

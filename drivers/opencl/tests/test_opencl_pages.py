@@ -9,20 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polygrad.driver import DriverUnavailable
 from polygrad_opencl import pages
-
-
-@pytest.fixture(scope="module")
-def session():
-    pytest.importorskip("pyopencl", reason="not run: needs pyopencl")
-    from polygrad_opencl import devices
-    from polygrad_opencl.session import Session
-
-    try:
-        return Session(devices.find_device(0), "opencl:0")
-    except DriverUnavailable:
-        pytest.skip("not run: needs an OpenCL device")
 
 
 def flags_at(address):
