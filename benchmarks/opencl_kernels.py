@@ -1,7 +1,7 @@
 """How fast the OpenCL driver's kernels are, against NumPy in the same process; products on a GPU against cuBLAS too.
 
-Here: single kernels launched through the driver: row softmax, sums of rows and columns, elementwise chains, matrix
-products, and what a launch costs in Python. Not here: whole models, other drivers.
+Here: single kernels launched through the driver: row softmax, sums of rows and columns, elementwise chains, copies,
+matrix products, and what a launch costs in Python. Not here: whole models, other drivers.
 
     python benchmarks/opencl_kernels.py [--device 0] [--repeat 9] [only ...]
 
@@ -10,6 +10,7 @@ CPU time, which says how the ratio would be on an idle machine.
 """
 
 import argparse
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -142,6 +143,22 @@ def chain_cases(bench: Bench) -> Iterator[tuple[str, Side, Side]]:
         yield f"chain of 12, {n >> 20} Mi", on_host, bench.launch(chain_kernel(), handles, (n, 0, 0, 0), (0.5,))
 
 
+def copy_cases(bench: Bench) -> Iterator[tuple[str, Side, Side]]:
+    """A pass over memory whose result goes past the cache (on CPU devices), beside one whose result does not."""
+    n, fused = 1 << 24, bench.driver.fused
+    body = (Instr("load", F32, (), 0), Instr("negative", F32, (0,)))
+    kernel = Kernel(1, 0, (F32, F32), (View(0, F32, (1,)), View(1, F32, (1,))), (), body, (Store(1, 1),))
+    handles = [bench.put(np.ones(n, F32)) for _ in range(2)]
+    past = bench.launch(kernel, handles, (n, 0, 0))
+    past()
+    before, fused.dialect = fused.dialect, dataclasses.replace(fused.dialect, streamed=0)
+    fused._prepared.clear()
+    within = bench.launch(kernel, handles, (n, 0, 0))
+    within()
+    fused.dialect = before
+    yield "copy of 64 MiB", within, past
+
+
 def matmul_cases(bench: Bench) -> Iterator[tuple[str, Side, Side]]:
     """Matrix products, by both ways."""
     for n, way in ((1024, "host"), (1024, "own"), (256, "host"), (256, "own"), (64, "host"), (64, "own")):
@@ -232,11 +249,17 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--repeat", type=int, default=9)
-    parser.add_argument("only", nargs="*", help="softmax, sum, chain, matmul, launch; default: all; or products")
+    parser.add_argument("only", nargs="*", help="softmax, sum, chain, copy, matmul, launch; default: all; or products")
     options = parser.parse_args()
     bench = Bench(options.device)
     print(bench.info.name, bench.info.version)
-    kinds = {"softmax": softmax_cases, "sum": sum_cases, "chain": chain_cases, "matmul": matmul_cases}
+    kinds = {
+        "softmax": softmax_cases,
+        "sum": sum_cases,
+        "chain": chain_cases,
+        "copy": copy_cases,
+        "matmul": matmul_cases,
+    }
     for kind in options.only or [*kinds, "launch"]:
         if kind == "launch":
             launch_cost(bench)
@@ -246,7 +269,7 @@ def main() -> None:
                 compare(*case, options.repeat, "cublas")
             continue
         for case in kinds[kind](bench):
-            compare(*case, options.repeat)
+            compare(*case, options.repeat, "cached" if kind == "copy" else "numpy")
 
 
 if __name__ == "__main__":

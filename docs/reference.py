@@ -115,9 +115,10 @@ def hooks_page() -> str:
     for cls in (types.DriverInfo, types.DeviceInfo, types.Limits, types.Features, types.Ref, types.MemoryInfo):
         parts.append(f"### {cls.__name__}\n\n{prose(cls.__doc__ or '')}\n")
         parts.append(table(["field", "type", "default", "meaning"], fields(cls)))
-    parts.append(f"### Collectives\n\n{prose(collectives.Collectives.__doc__ or '')}\n")
-    methods = [m for n, m in vars(collectives.Collectives).items() if not n.startswith("_") and inspect.isfunction(m)]
-    parts.append(table(["method", "meaning"], ([f"`{m.__name__}`", first(m)] for m in methods)))
+    for protocol in (types.PreparedMany, collectives.Collectives):
+        parts.append(f"### {protocol.__name__}\n\n{prose(protocol.__doc__ or '')}\n")
+        methods = [m for n, m in vars(protocol).items() if not n.startswith("_") and inspect.isfunction(m)]
+        parts.append(table(["method", "meaning"], ([f"`{m.__name__}`", first(m)] for m in methods)))
     parts.append("## Ops of launch_op\n\nA device declares those that it has in `DeviceInfo.ops`.\n")
     parts.append(table(["op", "operands"], ([f"`{op}`", text] for op, text in ACCELERATED_OPS.items())))
     parts.append(

@@ -9,6 +9,7 @@ Not here: any code. Read in this order: `array/object.py` (what users hold), `gr
 """
 
 import math as _math
+import sys as _sys
 from typing import TYPE_CHECKING, Any
 
 from polygrad.array import Array, fft, linalg, random, special
@@ -30,6 +31,7 @@ from polygrad.array.evaluation import (
     realize,
     register_driver,
     set_matmul_precision,
+    set_matmul_tuning,
     synchronize,
 )
 from polygrad.array.functions import FUNCTIONS as _FUNCTIONS
@@ -113,7 +115,9 @@ def __getattr__(name: str) -> Any:
         import importlib  # noqa: PLC0415  as above
 
         return getattr(importlib.import_module(_ELSEWHERE[name]), name)
-    raise AttributeError(f"module 'polygrad' has no attribute {name!r}")
+    from polygrad.array.words import OF_PACKAGE, lacking  # noqa: PLC0415  only an error needs it
+
+    raise lacking(name, "module 'polygrad'", _sys.modules[__name__], OF_PACKAGE)
 
 
 __all__ = [
@@ -209,6 +213,7 @@ __all__ = [
     "set_current_tape",
     "set_device",
     "set_matmul_precision",
+    "set_matmul_tuning",
     "special",
     "stop_gradient",
     "synchronize",

@@ -61,25 +61,25 @@ def broadcast(op: str, *shapes: Shape) -> Shape:
     return tuple(out)
 
 
-def axis(op: str, value: Any, rank: int) -> int:
-    """Return one axis as a non-negative int."""
+def axis(op: str, value: Any, rank: int, of: str = "the array") -> int:
+    """Return one axis of an array, or of what *of* says, as a non-negative int."""
     try:
         k = operator.index(value)
     except TypeError:
         raise ShapeError(f"cannot {op}: an axis is an int, got {value!r}") from None
     if not -rank <= k < rank:
         if rank == 0:
-            raise AxisError(f"cannot {op} along axis {k}: the array has no axes")
-        raise AxisError(f"cannot {op} along axis {k}: the array has {rank} axes, so it must be in [{-rank}, {rank})")
+            raise AxisError(f"cannot {op} along axis {k}: {of} has no axes")
+        raise AxisError(f"cannot {op} along axis {k}: {of} has {rank} axes, so it must be in [{-rank}, {rank})")
     return k % rank
 
 
-def axes(op: str, value: Any, rank: int) -> Shape:
+def axes(op: str, value: Any, rank: int, of: str = "the array") -> Shape:
     """Return axes, given as None (all), an int or a tuple, as sorted distinct non-negative ints."""
     if value is None:
         return tuple(range(rank))
     given = value if isinstance(value, (tuple, list)) else (value,)
-    found = [axis(op, v, rank) for v in given]
+    found = [axis(op, v, rank, of) for v in given]
     if len(set(found)) != len(found):
         raise ShapeError(f"cannot {op} over axes {tuple(given)}: an axis is named twice")
     return tuple(sorted(found))

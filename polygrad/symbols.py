@@ -38,11 +38,19 @@ class HostProgram:
         self.conditions: dict[int, Any] = {}  # steps that must give what they gave when they were captured
         self.effects: set[int] = set()  # steps whose result undoes them
         self._known: dict[Any, int] = {}  # pure steps by function and arguments
+        self._reads: dict[Callable[[], Number], int] = {}  # sources that were read since the last effect
         self._run: Callable[[], Any] | None = None
 
     def read(self, source: Callable[[], Number]) -> Any:
         """Return the number that *source* gives now, as one that is read again at each call; a bool is a condition."""
         return self._number(self._step(source, ()), source())
+
+    def read_once(self, source: Callable[[], Number]) -> Any:
+        """Do as `read` does; what was read since the last effect is not read again."""
+        index = self._reads.get(source)
+        if index is None:
+            index = self._reads[source] = self._step(source, ())
+        return self._number(index, source())
 
     def compute(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return *function* of numbers, at each call of the numbers that they are then."""
@@ -62,6 +70,7 @@ class HostProgram:
     def effect(self, do: Callable[[], Undo]) -> None:
         """Do something now and at each call; it returns what undoes it."""
         do()
+        self._reads.clear()
         self.effects.add(self._step(do, ()))
 
     def require(self, index: int, value: Any) -> None:
@@ -70,7 +79,25 @@ class HostProgram:
 
     def _step(self, function: Callable[..., Any], args: tuple[Any, ...]) -> int:
         self.steps.append((function, args))
+        self._run = None
         return len(self.steps) - 1
+
+    def within(self, other: "HostProgram", given: dict[int, Any]) -> list[Any] | None:
+        """Return the values of all steps as numbers of another program; None if a condition does not hold.
+
+        *given* are values of this program's steps, by index, that the other program knows otherwise.
+        """
+        values: list[Any] = []
+        for k, (function, args) in enumerate(self.steps):
+            if k in given:
+                values.append(given[k])
+            elif args:
+                values.append(other.compute(function, *[values[a.index] if type(a) is Symbol else a for a in args]))
+            else:
+                values.append(other.read_once(function))
+            if k in self.conditions and not _same(settled(values[k]), self.conditions[k]):
+                return None
+        return values
 
     def run(self) -> tuple[list[Any], list[Undo]] | None:
         """Return the values of all steps and what undoes the effects; None, with nothing done, if a condition fails."""

@@ -1,7 +1,7 @@
 """What all tests share: the devices they run on, their seeds, and how a missing one is reported.
 
-Here: the fixtures `device`, `other_device` and `rng`, the marker `thorough` and the closing lines of the summary.
-Not here: tests; tolerances.
+Here: the fixtures `device`, `host`, `other_device` and `rng`, the marker `thorough` and the closing lines of the
+summary. Not here: tests; tolerances; functions that tests share (`support`).
 
 A test that takes `device` runs once on each device present, which is then the default device of its thread. The
 variable ``POLYGRAD_TEST_DEVICES="cpu:0,opencl:0"`` restricts them, and naming one that is absent is an error. What
@@ -83,6 +83,13 @@ def pytest_terminal_summary(terminalreporter):
 def device(request):
     """The name of a device, which is the default one within the test."""
     with pg.device(request.param) as name:
+        yield name
+
+
+@pytest.fixture
+def host():
+    """The host's device, the default one within the test: for what does not depend on the device."""
+    with pg.device("cpu:0") as name:
         yield name
 
 

@@ -3,6 +3,7 @@
 `Scribe` is such a device: the host's, behind numbers for handles; it keeps launches as Python calls in a list.
 """
 
+import collections
 import dataclasses
 import gc
 import itertools
@@ -33,7 +34,8 @@ class Scribe(DriverBase):
         self.inner = CpuDriver()
         info = self.inner.open(ordinal, options)
         self.memory, self.addresses = {}, itertools.count(4096, 64)
-        self.pages, self.changing, self.failing = None, None, ""
+        self.pages, self.changing, self.failing, self.error = None, None, "", LaunchError
+        self.seen = collections.Counter()  # launches by what they are
         self.bundles = self.launched = self.changed = self.closed = 0
         features = dataclasses.replace(info.features, capture=True, host_memory=False, fork="unsafe")
         for op in (*CpuDriver.ops(), "write", "read"):
@@ -71,13 +73,14 @@ class Scribe(DriverBase):
 
     def do(self, what, launch):
         """Do a launch, or write it down, or put it in the place of one that is written down."""
+        self.seen[what] += 1
         if self.changing is not None:
             pages, place = self.changing
             pages[place] = launch
         elif self.pages is None:
             launch()
         elif what in REFUSED or what == self.failing:
-            raise LaunchError(f"{what} cannot be written down")
+            raise self.error(f"{what} cannot be written down")
         else:
             self.pages.append(launch)
 
@@ -315,6 +318,23 @@ def test_values_from_before_a_step_stay_with_whoever_holds_them(scribe):
     assert scribe.launched
 
 
+def test_an_optimiser_writes_over_old_values_within_one_bundle(scribe):
+    w, other = (pg.nn.Parameter(f32(np.ones((3, 3)))) for _ in range(2))
+    optimiser, plain = pg.optim.AdamW([w], lr=0.1), pg.optim.AdamW([other], lr=0.1)
+    compiled = pg.compile(lambda g: (optimiser.step([g]), (g @ g).sum())[1])
+    g, held = f32(np.eye(3)), None
+    for k in range(30):
+        compiled(g)
+        plain.step([g])
+        np.testing.assert_array_equal(w.numpy(), other.numpy())
+        assert held is None or held[0].tolist() == held[1]
+        held = (w.detach(), w.tolist()) if k in (12, 13) else None
+    assert scribe.launched
+    (capture,) = next(iter(compiled._captures.values()))
+    assert all(one.active for one in capture.replay.overwrites)
+    assert len(capture.replay.overwrites) == 1
+
+
 def test_a_bad_index_is_found_and_leaves_everything_as_it_was(scribe):
     call, arrays = stepper(True)
     rng = np.random.default_rng(3)
@@ -342,6 +362,24 @@ def test_what_fails_while_launches_are_written_down_is_said_once(scribe, what):
     same(plain, replayed)
     assert f"launched one by one: {what} cannot be written down" in replayed[2].explain()
     assert not scribe.launched
+
+
+def test_a_device_that_is_lost_while_launches_are_written_down_says_so(scribe):
+    scribe.failing, scribe.error = "fused", pg.DeviceLost
+    with pytest.raises(pg.DeviceLost, match="fused cannot be written down"):
+        training(True, 6)
+
+
+def test_launches_before_the_first_number_go_ahead(scribe):
+    def f(x, factor):
+        for _ in range(bundles.AHEAD):
+            x = pg.cumulative_sum(x)
+        return pg.cumulative_sum(x * factor)
+
+    compiled, x = pg.compile(f), f32([1.0, 2.0])
+    for k in range(6):
+        np.testing.assert_array_equal(compiled(x, float(k)).numpy(), f(x, float(k)).numpy())
+    assert "launched as 2 bundles and 0 single launches" in compiled.explain()
 
 
 def test_while_somebody_watches_launches_are_made_one_by_one(scribe):
@@ -448,7 +486,13 @@ def test_replays_are_compared_on_demand(scribe, monkeypatch):
 
 
 def test_threads_may_share_a_compiled_function(scribe):
-    compiled = pg.compile(lambda x, k: ((x * k).sum(), x @ x))
+    def powers(x, k):
+        product = x
+        for _ in range(7):  # launches enough for copies of what each thread brings to pay
+            product = product @ x
+        return (x * k).sum(), product
+
+    compiled = pg.compile(powers)
     wrong = []
 
     def work(n):
@@ -456,7 +500,7 @@ def test_threads_may_share_a_compiled_function(scribe):
             x = f32(np.eye(3) * n)
             for k in range(20):
                 one, two = compiled(x, float(k))
-                if float(one) != 3.0 * n * k or two.numpy()[0, 0] != n * n:
+                if float(one) != 3.0 * n * k or two.numpy()[0, 0] != n**8:
                     wrong.append((n, k))
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 5)]
@@ -597,4 +641,7 @@ def test_more_memory_may_begin_to_move_later(scribe, size):
             want = np.cumulative_sum(want)
         assert compiled(x, y).item() == pytest.approx(want.sum() + size * (float(k) if k > 30 else 1.0))
     assert ("launched one by one" in compiled.explain()) is (size > 4)
+    copies = scribe.seen["copy"]
+    compiled(x, y)
+    assert (scribe.seen["copy"] == copies) is (size > 4)  # what is launched one by one is read where it lies
     assert scribe.launched

@@ -3,6 +3,7 @@
 Here: `python -m polygrad devices | drivers | doctor`. Not here: the sentences of failures (`test_loader.py`).
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -14,6 +15,8 @@ import pytest
 
 import polygrad
 from polygrad.cli import main
+from polygrad.distributed.__main__ import main as distributed
+from polygrad.gpt import main as gpt
 
 DRIVER = '''
     import struct
@@ -325,6 +328,29 @@ def test_an_unknown_command_is_refused(capsys):
         main(["heal"])
     assert ended.value.code == 2
     assert "invalid choice: 'heal'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "usage"),
+    [
+        (main, ["doctor", "cpu:0", "--fast"], "usage: polygrad doctor"),
+        (gpt, ["generate", "cpu:0", "--fast"], "usage: python -m polygrad.gpt generate"),
+        (distributed, ["run", "-n", "2", "--fast"], "usage: python -m polygrad.distributed run"),
+    ],
+)
+def test_what_a_command_does_not_know_is_refused_with_its_own_usage(program, words, usage, capsys):
+    with contextlib.suppress(SystemExit):
+        assert program(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(usage)
+    assert said.endswith(f"error: unrecognized arguments: {' '.join(words[-2:] if 'cpu:0' in words else words[-1:])}\n")
+
+
+def test_the_version_is_told(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"polygrad {polygrad.__version__}\n"
 
 
 @pytest.mark.parametrize("verbose", [False, True])

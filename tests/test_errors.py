@@ -6,12 +6,14 @@ Here: shapes, dtypes, conversions, indices. Not here: devices (`test_device_erro
 
 import inspect
 import math
+import operator
 import re
 
 import numpy as np
 import pytest
 
 import polygrad as pg
+from polygrad.array.words import OF_ARRAYS, OF_PACKAGE
 from polygrad.runtime.devices import State
 
 DTYPES = (
@@ -365,3 +367,57 @@ def test_a_gather_never_reads_outside_of_memory(device):
         value = y.numpy()
         assert (value[0], value[2]) == (5.0, 7.0)
         assert 0 <= value[1] < 1000
+
+
+CALLS = {
+    "a keyword of another library": (
+        lambda x: x.sum(dim=0), TypeError,
+        "sum(x, /, axis=None, *, dtype=None, keepdims=False): got an unexpected keyword argument 'dim'",
+    ),
+    "a shape in pieces": (
+        lambda x: pg.zeros(2, 3), TypeError, "zeros(shape, *, dtype=None, device=None): too many positional arguments",
+    ),
+    "an operand too few": (
+        lambda x: pg.where(x > 1, x), TypeError, "where(condition, x1, x2, /): missing a required argument: 'x2'",
+    ),
+    "a number among arrays": (
+        lambda x: pg.concat([x, 3]), pg.DTypeError,
+        "cannot concatenate 3: it is no array; convert it with pg.asarray(...)",
+    ),
+    "an axis of the result": (
+        lambda x: pg.expand_dims(x, 7), pg.AxisError,
+        "cannot expand along axis 7: the result has 2 axes, so it must be in [-2, 2)",
+    ),
+    "a function of NumPy": (
+        lambda x: pg.array([1]), TypeError, "pg.array is a package: pg.asarray(...) makes an array",
+    ),
+    "a function of PyTorch": (
+        lambda x: pg.cat([x, x]), AttributeError, "module 'polygrad' has no attribute 'cat'; here it is pg.concat",
+    ),
+    "a method of PyTorch": (
+        lambda x: x.unsqueeze(0), AttributeError,
+        "'Array' object has no attribute 'unsqueeze'; here it is expand_dims(...)",
+    ),
+    "a name of nobody": (lambda x: x.colour, AttributeError, "'Array' object has no attribute 'colour'"),
+    "a step that is none": (
+        lambda x: pg.nn.Sequential(pg.nn.ReLU(), 3), TypeError,
+        "cannot chain 3: a step is a module or a function of an array",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_that_were_meant_for_another_library_or_do_not_fit(name, device):
+    call, kind, sentence = CALLS[name]
+    with refuses(kind, sentence):
+        call(pg.asarray([1.0, 2.0], dtype=pg.float32))
+
+
+@pytest.mark.parametrize(("words", "there"), [(OF_ARRAYS, pg.Array), (OF_PACKAGE, pg)], ids=["arrays", "package"])
+def test_a_word_of_another_library_stands_for_something_that_is_here(words, there):
+    for word, here in words.items():
+        assert not hasattr(there, word), f"{word} is here by that name"
+        for path in re.findall(r"\bpg\.([\w.]+\w)", here):
+            operator.attrgetter(path)(pg)
+        if there is pg.Array and re.match(r"(?!pg)[a-z]", here):
+            assert hasattr(pg.Array, re.match(r"\w+", here)[0])

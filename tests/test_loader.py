@@ -1,6 +1,7 @@
 """Tests of finding and loading drivers: real metadata folders, drivers that fail in every way, the sentence of each.
 
-Here: `polygrad.driver.discovery`, `examination`, `messages` and `loader`. Not here: open devices (`test_binding.py`).
+Here: `polygrad.driver.discovery`, `examination`, `messages` and `loader`. Not here: open devices (`test_opening.py`,
+`test_binding.py`).
 """
 
 import importlib.metadata

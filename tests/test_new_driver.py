@@ -16,24 +16,10 @@ import pytest
 from polygrad.cli import main, new_driver
 from polygrad.driver import API
 from polygrad.driver.ir import VERSION
+from support.programs import TRAINING
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TRAINING = """
-import polygrad as pg
-pg.set_device("NAME:0")
-pg.random.seed(3)
-x = pg.random.normal((64, 4), dtype=pg.float32)
-y = pg.sin(x) @ pg.asarray([[1.0], [-2.0], [0.5], [3.0]], dtype=pg.float32)
-model = pg.nn.Sequential(pg.nn.Linear(4, 16), pg.nn.Tanh(), pg.nn.Linear(16, 1))
-optimizer = pg.optim.AdamW(model, lr=2e-2)
-losses = []
-for _ in range(40):
-    optimizer.zero_grad()
-    loss = pg.mean((model(x) - y) ** 2)
-    loss.backward()
-    optimizer.step()
-    losses.append(float(loss))
-assert losses[-1] < 0.3 * losses[0], losses
+CHECKS = """
 z = pg.asarray([1.0, 2.0, 3.0], dtype=pg.float32)
 assert z.device == "NAME:0"
 assert (z * z + 1).tolist() == [2.0, 5.0, 10.0]
@@ -68,7 +54,7 @@ def written(tmp_path_factory):
 
 
 def test_it_trains_as_written(written):
-    program = TRAINING.replace("NAME", "xpu_2")
+    program = (TRAINING + CHECKS).replace("NAME", "xpu_2")
     subprocess.run([sys.executable, "-c", program], check=True, env=environment(written), cwd=written.parent)
 
 

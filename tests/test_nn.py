@@ -4,6 +4,7 @@ Here: what `pg.nn` adds to the ops. Not here: the ops' values and gradients, whi
 the table.
 """
 
+import contextlib
 import copy
 import math
 import pickle
@@ -388,6 +389,50 @@ def test_dropout_at_its_ends_and_its_gradient(device):
     with pytest.raises(pg.ShapeError) as refused:
         nn.dropout(x, 1.5)
     assert str(refused.value) == "cannot drop elements with probability 1.5: it must be in [0, 1]"
+
+
+@pytest.mark.parametrize("use", ["recorded", "not recorded", "frozen", "backward"])
+def test_the_first_values_of_a_parameter_are_drawn_once(device, use):
+    def made(realized):
+        pg.random.seed(6)
+        w = pg.nn.Parameter(pg.nn.init.kaiming_uniform((8, 4), device=device))
+        if realized:
+            pg.realize(w)
+        w.requires_grad = use != "frozen"
+        return w
+
+    def used(w):
+        with pg.no_grad() if use == "not recorded" else contextlib.nullcontext():
+            out = pg.tanh(x @ w)
+        if use == "backward":
+            out.sum().backward()
+            out, w.grad = w.grad, None
+        return out.detach().numpy()
+
+    x = pg.ones((2, 8), dtype=pg.float32, device=device)
+    once, twin = made(False), made(True)
+    first, values = used(once), twin.numpy()
+    used(twin)
+    counts = []
+    for w in (twin, once):
+        with pg.launch_counter() as c:
+            np.testing.assert_array_equal(used(w), first)
+        counts.append((c.fused, c.ops))
+    assert counts[0] == counts[1]
+    with pg.launch_counter() as c:
+        np.testing.assert_array_equal(once.numpy(), values)
+    assert c.total == 0
+
+
+def test_complex_leaves_are_computed_once_and_constant_ones_not_at_all(host):
+    z = (pg.random.normal((4,)) + 1j * pg.random.normal((4,))).requires_grad_()
+    (z * 2).realize()
+    gain = pg.nn.Parameter(pg.ones((4,), dtype=pg.float32))
+    (gain * 2).realize()
+    for leaf, launches in ((z, 0), (gain, 1)):
+        with pg.launch_counter() as c:
+            leaf.realize()
+        assert c.total == launches
 
 
 def test_initialisers_have_the_variance_they_promise(device):

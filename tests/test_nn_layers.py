@@ -371,6 +371,20 @@ def compare_cached_and_plain(model):
         model(mixed[:, :1], caches)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_generating_leaves_the_mode_as_it_was_and_drops_nothing_meanwhile(host, training):
+    model = gpt(dropout=0.5).train(training)
+    with pg.no_grad():
+        for p in model.parameters():
+            p.assign_(p.detach() * 6.0)  # untrained scores are all alike
+    tokens = pg.asarray([[1, 2, 3]])
+    made = []
+    for new in model.stream(tokens, 7, temperature=0.0):
+        assert model.training is training
+        made.append(new.item())
+    assert [made] == model.eval().generate(tokens, 7, temperature=0.0)[:, 3:].tolist()
+
+
 @pytest.mark.parametrize("positions", ["rotary", "learned", "sinusoidal"])
 def test_replayed_tokens_are_those_without_a_cache(positions):
     with pg.device("cpu:0"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from polygrad import dtypes
-from polygrad.graph import F, Node, node
+from polygrad.graph import F, Node, asking
 from polygrad.ops import TABLE, Op
 from polygrad.testing.draw import Draw
 from polygrad.testing.interpret import evaluate, leaf
@@ -36,7 +36,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def _values_by_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read by the interpreter what decides about a result's shape: no node here is on a device."""
-    monkeypatch.setattr(node, "_lookers", [lambda count: int(evaluate(count))])
+    monkeypatch.setattr(asking, "_lookers", [lambda count: int(evaluate(count))])
 
 
 def nodes(value: Any) -> Any:

@@ -424,20 +424,20 @@ def normals(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32).ravel()
 
 
-def softmax(rows, n, *, masked):
-    """Softmax along the last axis, with a causal mask that guards the load."""
+def softmax(rows, n, *, masked, stored="float32"):
+    """Softmax along the last axis, of *stored* values; a causal mask guards the load."""
     f, body = "float32", []
     if masked:
         body += [Instr("iota", "int32", (), 1), Instr("iota", "int32", (), 0), Instr("less_equal", "bool", (0, 1))]
         body += [Instr("load", f, (), 0, 2), Instr("const", f, (), -math.inf), Instr("where", f, (2, 3, 4))]
     else:
-        body += [Instr("load", f, (), 0)]
+        body += [Instr("load", stored, (), 0)] + [Instr("cast", f, (0,))] * (stored != f)
     x = len(body) - 1
     body += [Instr("reduce", f, (x,), "max"), Instr("subtract", f, (x, x + 1)), Instr("exp", f, (x + 2,))]
     body += [Instr("reduce", f, (x + 3,), "sum"), Instr("divide", f, (x + 3, x + 4))]
-    views = (View(0, f, (None, 1)), View(1, f, (None, 1)))
-    kernel = Kernel(1, 1, (f, f), views, (), tuple(body), (Store(x + 5, 1),))
-    data = normals(rows, n)
+    views = (View(0, stored, (None, 1)), View(1, f, (None, 1)))
+    kernel = Kernel(1, 1, (stored, f), views, (), tuple(body), (Store(x + 5, 1),))
+    data = normals(rows, n) if stored == f else normals(rows, n).astype(np_dtype(stored))
     if masked:
         data.reshape(rows, n)[np.arange(n) > np.arange(rows)[:, None]] = np.nan
     return Given(kernel, (rows, n, 0, n, 0, n), [data, np.full(rows * n, 7, f)])
@@ -511,6 +511,11 @@ def column_sum(rows, n):
 SHAPES = {
     "a masked softmax, one warp a row": (lambda: softmax(48, 256, masked=True), 1024),
     "a softmax of long rows, in registers": (lambda: softmax(3, 4096, masked=False), 1024),
+    "a softmax of rows of 16 bits, two values a register": (
+        lambda: softmax(3, 4096, masked=False, stored="bfloat16"),
+        1024,
+    ),
+    "a softmax of odd rows of 16 bits": (lambda: softmax(5, 1110, masked=False, stored="float16"), 256),
     "a softmax of odd rows": (lambda: softmax(5, 1111, masked=False), 1024),
     "a softmax of rows too long to keep": (lambda: softmax(2, 9000, masked=False), 64),
     "one long softmax, split": (lambda: softmax(1, 40000, masked=False), 256),

@@ -4,11 +4,11 @@ Here: that what saves work changes no plan. Not here: which ops become one kerne
 (`test_fused_programs.py`), times (`benchmarks/graph_cost.py`).
 """
 
+import dataclasses
 import gc
 import importlib
 import importlib.util
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,10 +20,8 @@ from polygrad.runtime.devices import state
 from polygrad.runtime.outlining import launches
 from polygrad.schedule import quiet, reach, stamps
 from polygrad.schedule.emit import Emitter
+from support import fused_programs as fused
 
-_spec = importlib.util.spec_from_file_location("fused_programs", Path(__file__).parent / "test_fused_programs.py")
-fused = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(fused)  # random programs, shared with that test
 plan_module = importlib.import_module("polygrad.schedule.plan")  # the package gives the name to the function
 
 
@@ -37,8 +35,9 @@ def compared(monkeypatch):
         found = stamps.launch_of(group, info)
         counts["all"] += 1
         counts["known"] += len(stamps._known) == before
-        fresh = Emitter(group, info).emit()
-        assert found == fresh
+        assert found == Emitter(group, info).emit()
+        coarser = dataclasses.replace(info, limits=dataclasses.replace(info.limits, partials=1))
+        assert stamps.launch_of(group, coarser) == Emitter(group, coarser).emit()  # as on another device
         return found
 
     monkeypatch.setattr(plan_module, "launch_of", launch_of)
@@ -90,6 +89,18 @@ def test_where_elements_come_from_is_part_of_what_is_known(device, compared):
         x = pg.asarray(np.arange(16, dtype=np.float32).reshape(4, 4))
         for move in (lambda x: x, lambda x: x.T, lambda x: x[::-1], lambda x: x[:, ::-1]):
             np.testing.assert_allclose(pg.tanh(move(x * 0.1)).numpy(), np.tanh(move(x.numpy() * 0.1)), rtol=1e-5)
+        for width in (1, 2, 3):  # the same places, in windows of other sizes
+            got = pg.pad(x[:, :width], ((0, 0), (0, 4 - width))) * 0.1
+            np.testing.assert_allclose(got.numpy(), np.where(np.arange(4) < width, x.numpy(), 0) * 0.1, rtol=1e-6)
+
+
+def test_parts_of_sums_are_as_many_as_a_device_takes(device, compared):
+    stamps.forget()
+    x, gain = (pg.asarray(np.ones(s, np.float32), device=device).requires_grad_() for s in ((512, 64), (64,)))
+    y = x / pg.sqrt(pg.mean(x * x, axis=1, keepdims=True) + 1.0) * gain
+    (y * y).sum().backward()
+    pg.realize(x.grad, gain.grad)
+    assert any(launch.partials for launch in stamps._known.values())
 
 
 def branches(count, length=60):

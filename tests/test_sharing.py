@@ -1,15 +1,19 @@
 """Memory shared with other libraries: DLPack both ways, the buffer protocol, NumPy's views.
 
-Here: what is shared without a copy (by address), what is copied, what is refused.
-Not here: GPUs (drivers/cuda/tests).
+Here: what is shared without a copy (by address), what is copied, what is refused; what a driver is asked for, by one
+that remembers it. Not here: GPUs (drivers/cuda/tests).
 """
 
+import dataclasses
 import gc
 
 import numpy as np
 import pytest
 
 import polygrad as pg
+from polygrad.driver import DriverInfo, Features
+from polygrad.driver.loader import REGISTRY
+from polygrad_cpu.driver import CpuDriver
 
 HOST = (1, 0)
 DTYPES = ("bool", "int8", "uint64", "float16", "float32", "float64", "complex64", "complex128")
@@ -173,3 +177,88 @@ def test_asking_numpy_for_a_device_array_is_told_once_and_can_be_forbidden(devic
 def test_an_array_that_needs_gradients_does_not_leave(leave) -> None:
     with pytest.raises(pg.GradError, match=r"\.detach\(\)"):
         leave(pg.ones(3).requires_grad_())
+
+
+# ---- what a driver is asked for --------------------------------------------------------------------------------------
+
+
+class Shared:
+    """What the driver below exports: a reference, and what keeps its memory alive; its own capsule too."""
+
+    def __init__(self, ref, owner) -> None:
+        self.ref, self.owner = ref, owner
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 12, 0  # kDLExtDev
+
+    def __dlpack__(self, **_):
+        return self
+
+
+class Apart(CpuDriver):
+    """A device whose memory is not the host's, and which takes what it exports, wherever in a block it begins."""
+
+    info = DriverInfo("apart", summary="memory apart")
+
+    def open(self, ordinal, options):
+        return dataclasses.replace(super().open(ordinal, options), driver="apart", features=Features())
+
+    def view(self, handle, nbytes):
+        return None
+
+    def export(self, ref, owner):
+        return Shared(ref, owner)
+
+    def import_(self, producer):
+        found = producer.__dlpack__()
+        return (found.ref, found) if isinstance(found, Shared) else None
+
+
+@pytest.fixture
+def apart():
+    pg.register_driver(Apart)
+    try:
+        with pg.device("apart:0") as name:
+            yield name
+    finally:
+        gc.collect()
+        REGISTRY.unregister(REGISTRY.loaded["apart"].plugin)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_a_device_exports_a_copy_when_one_is_asked_for(apart, dtype: str) -> None:
+    x = sample(dtype, apart)
+    own, copy = x.__dlpack__(), x.__dlpack__(copy=True)
+    assert x.__dlpack__(copy=False).ref.handle is x.__dlpack__().ref.handle is own.ref.handle
+    assert copy.ref.handle is not own.ref.handle
+    assert pg.from_dlpack(copy).tolist() == x.tolist()
+    x[0, 0] = 9.0
+    assert pg.from_dlpack(copy).tolist() == sample(dtype, "cpu:0").tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_memory_that_a_device_exported_is_not_given_to_others(apart, dtype: str) -> None:
+    x = sample(dtype, apart)
+    shared = x.__dlpack__()
+    del x
+    gc.collect()
+    others = [sample(dtype, apart) for _ in range(20)]
+    handles = [y.__dlpack__().ref.handle for y in others]
+    assert not any(handle is shared.ref.handle for handle in handles)
+    used = pg.memory_stats(apart)["used"]
+    del shared
+    gc.collect()
+    assert pg.memory_stats(apart)["used"] < used, "it is never given back"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128"])
+def test_what_a_device_takes_may_begin_anywhere_in_a_block(apart, dtype: str) -> None:
+    whole = pg.asarray(np.arange(24).reshape(6, 4).astype(dtype) * (1 + (2j if dtype[0] == "c" else 0)), device=apart)
+    whole.__dlpack__()  # from now on complex numbers lie as others lay them out, and so do parts of the array
+    for part, offset in ((whole[2:, 1:], 9), (whole.T[1:, ::2], 1), (whole[5, 3], 23), (whole[::-1], 20)):
+        shared = part.__dlpack__()
+        assert shared.ref.offset == offset
+        taken = pg.from_dlpack(shared)
+        assert (taken.device, taken.dtype, taken.shape) == (apart, whole.dtype, part.shape)
+        np.testing.assert_array_equal(taken.numpy(), part.numpy())
+        np.testing.assert_array_equal((taken * 2).numpy(), part.numpy() * 2)

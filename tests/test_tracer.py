@@ -9,36 +9,25 @@ import time
 
 import pytest
 
-from polygrad.driver import DeviceInfo, DriverBase, DriverInfo, Instr, Kernel, LaunchError, Store, View
+from polygrad.driver import DeviceInfo, DriverInfo, Instr, Kernel, LaunchError, Store, View
 from polygrad.driver.binding import open_device
 from polygrad.driver.describe import kernel_bytes, kernel_name, op_bytes
 from polygrad.driver.loader import Registry
 from polygrad.driver.tracer import Event, Profile, profile
 from polygrad.driver.types import Ref
+from support.toys import Toy
 
 F32 = "float32"
 
 
-class Slow(DriverBase):
-    """A driver whose kernels take three milliseconds, counted when it is synchronised."""
+class Slow(Toy):
+    """A device whose kernels take three milliseconds, counted when it is synchronised."""
 
     info = DriverInfo("slow")
 
     def open(self, ordinal, options):
         self.pending = 0
         return DeviceInfo("slow", ordinal, "slow", dtypes=frozenset({F32}))
-
-    def allocate(self, nbytes):
-        return bytearray(nbytes)
-
-    def free(self, handle):
-        pass
-
-    def op_write(self, outs, ins, attrs):
-        outs[0].handle[:] = attrs["data"]
-
-    def op_read(self, outs, ins, attrs):
-        attrs["into"][:] = ins[0].handle
 
     def op_copy(self, outs, ins, attrs):
         self.pending += 1

@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+from polygrad.commands import of_file
 from polygrad.driver.binding import list_devices
 from polygrad.driver.loader import REGISTRY
 from polygrad_conformance import outcome, report_files, report_page, report_text, running
@@ -24,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return _dispatched(arguments)
     except (ValueError, OSError) as error:
-        sys.stderr.write(f"polygrad conformance: {error}\n")
+        sys.stderr.write(f"polygrad conformance: {of_file(error) or error}\n")
         return USAGE
 
 
@@ -56,6 +57,8 @@ def _dispatched(arguments: argparse.Namespace) -> int:
         )
     if arguments.replay is not None:
         return max(_replayed(device, options, arguments.replay) for device in devices)
+    if arguments.report is not None:
+        arguments.report.mkdir(parents=True, exist_ok=True)  # what cannot be written is said before minutes have gone
     reports = [_one(device, options, arguments.report, several=len(devices) > 1) for device in devices]
     if arguments.json is not None:
         if len(reports) > 1:
@@ -92,7 +95,10 @@ def _bar(done: int, total: int, name: str, ended: Outcome | None) -> None:
 
 
 def _replayed(device: str, options: Options, path: Path) -> int:
-    case = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        case = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        case = None
     if not isinstance(case, dict) or "polygrad_case" not in case:
         raise ValueError(f"{path} holds no case; give a file of the folder cases/ that --report has written")
     job = DeviceRun(device, options)
@@ -118,7 +124,10 @@ def _matrix(paths: list[str], output: Path | None) -> int:
 
 
 def _read(path: str) -> Report:
-    return outcome.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+    try:
+        return outcome.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
 
 
 def _diff(paths: list[str]) -> int:

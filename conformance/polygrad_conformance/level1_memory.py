@@ -1,9 +1,11 @@
 """Level 1, memory: blocks are what was asked for, keep what is written, and are refused in the right way.
 
-Here: allocate, free, write, read, view and adopt.
+Here: allocate, free, write, read, view, adopt, export and import.
 Not here: kernels.
 """
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from polygrad.driver import Ref, oracle
 from polygrad.driver.ir import DTYPES, ITEMSIZE
 from polygrad.errors import OutOfMemory
 from polygrad_conformance.bench import Bench
+from polygrad_conformance.capsules import CODES, tensor_of
 from polygrad_conformance.case import Array
 from polygrad_conformance.checks import check
 
@@ -207,3 +210,90 @@ def adopted_memory_is_shared(bench: Bench) -> None:
     bench.device.synchronize()
     assert (host == data).all(), "a write to adopted memory does not arrive in it"
     bench.device.free(handle)
+
+
+# ---- memory shared by DLPack, by drivers that export some: the others have nothing to show here ------------------
+
+
+class Owner:
+    """What has to live as long as anything that was exported with it."""
+
+
+def exported(bench: Bench, ref: Ref, owner: object) -> Any:
+    """Return what the driver exports *ref* by, which says where its memory lies; None if it exports none."""
+    found = bench.device.export(ref, owner)
+    assert found is None or hasattr(found, "__dlpack__"), f"export() gave {found!r}, which has no __dlpack__"
+    return found
+
+
+@check("L1.share.export")
+def an_export_is_what_was_asked_for(bench: Bench) -> None:
+    """export() gives a tensor of the ref's shape, strides, dtype and place, whatever its offset, or None."""
+    sizes = {"uint8": 1, "int32": 4, "int64": 8, "float16": 2, "float32": 4, "float64": 8, "complex64": 8}
+    for dtype, size in sizes.items():
+        if dtype not in bench.info.dtypes and dtype != "complex64":
+            continue
+        handle = bench.allocate(40 * size)
+        places = []
+        for offset in (0, 5):
+            ref = Ref(handle, offset, (2, 3), (12, 2), dtype)
+            found = exported(bench, ref, Owner())
+            if found is None:
+                break
+            capsule = found.__dlpack__()
+            seen, letters = tensor_of(capsule), dtype.rstrip("0123456789")
+            assert seen.device == tuple(map(int, found.__dlpack_device__())), "the tensor lies on another device"
+            assert (seen.code, seen.bits) == (CODES[letters], 8 * size), f"{dtype} is exported as another dtype"
+            assert seen.shape == ref.shape, f"{ref.shape} is exported as {seen.shape}"
+            assert seen.strides == ref.strides, f"strides of {ref.strides} are exported as {seen.strides}"
+            places.append(seen.place)
+        if len(places) == 2:
+            apart = places[1] - places[0]
+            assert apart == 5 * size, f"5 elements of {dtype} further on is exported {apart} bytes further on"
+
+
+@check("L1.share.owner")
+def an_export_keeps_its_owner(bench: Bench) -> None:
+    """What was exported keeps the owner alive while anybody has it, and lets it go afterwards."""
+    owner = Owner()
+    there = weakref.ref(owner)
+    found = exported(bench, Ref(bench.allocate(256), 0, (64,), (1,), "uint8"), owner)
+    if found is None:
+        return
+    del owner
+    gc.collect()
+    assert there() is not None, "what was exported does not keep its owner alive"
+    capsule = found.__dlpack__()
+    del found
+    gc.collect()
+    assert there() is not None, "a capsule of what was exported does not keep the owner alive"
+    del capsule
+    gc.collect()
+    assert there() is None, "the owner is kept alive when nobody has what was exported any more"
+
+
+@check("L1.share.import")
+def an_import_is_the_same_memory(bench: Bench) -> None:
+    """import() of what the driver exports is that memory, part by part, and keeps it alive."""
+    numbers = np.arange(40, dtype=np.int32)
+    handle, owner = bench.put(numbers), Owner()
+    there = weakref.ref(owner)
+    found = exported(bench, Ref(handle, 5, (2, 3), (12, 2), "int32"), owner)
+    made = None if found is None else bench.device.import_(found)
+    if made is None:
+        return
+    del owner, found
+    gc.collect()
+    bench.device.synchronize()
+    assert there() is not None, "what is imported does not keep the exporter's memory alive"
+    (block, offset, shape, strides, dtype), keeper = made
+    assert (shape, dtype) == ((2, 3), "int32"), f"int32[2, 3] is imported as {dtype}{list(shape)}"
+
+    def element(row: int, column: int) -> int:
+        return int(bench.read(block, "int32", 1, offset + row * strides[0] + column * strides[1])[0])
+
+    got = [element(row, column) for row in range(2) for column in range(3)]
+    assert got == [5, 7, 9, 17, 19, 21], f"elements 5, 7, 9, 17, 19, 21 are imported as {got}"
+    bench.write(handle, np.full(40, -1, np.int32))
+    assert element(1, 2) == -1, "what is imported is a copy: a write to the block does not show in it"
+    del keeper, made

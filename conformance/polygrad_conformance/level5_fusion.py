@@ -1,7 +1,8 @@
 """Level 5, fusion: random kernels against the oracle, and accelerated ops against what they stand for.
 
 Here: slices of the random generator; copies, matrix products, random bits and scattered sums of a driver's own.
-Not here: the generator (`random_kernels.py`), other library ops (`library_checks.py`, which importing registers).
+Not here: the generator (`random_kernels.py`); other library ops (`library_checks.py`) and launches made together
+(`many_checks.py`), which importing registers.
 """
 
 import time
@@ -11,13 +12,13 @@ import ml_dtypes
 import numpy as np
 
 from polygrad.driver import Ref, oracle
-from polygrad_conformance import building, library_checks, philox, strict_ops
+from polygrad_conformance import building, library_checks, many_checks, philox, strict_ops
 from polygrad_conformance.bench import Bench, Failure
 from polygrad_conformance.case import Array, Case
 from polygrad_conformance.checks import check
 from polygrad_conformance.random_kernels import random_case
 
-__all__ = ["library_checks"]
+__all__ = ["library_checks", "many_checks"]
 
 SLICES = 10
 LEAST = 5  # cases of each slice, however slow the device compiles
@@ -129,6 +130,62 @@ def matmul_is_float32(bench: Bench) -> None:
     bench.op("matmul", (_ref(target, want, "float32"),), (_ref(x, a, "float32"), _ref(y, b, "float32")), {})
     got = bench.read(target, "float32", 64).reshape(8, 8)
     assert np.abs(got - want).max() <= 64 * 2.0**-24 * 64, f"matmul of float32 gave {got[0, 0]}, expected {want[0, 0]}"
+
+
+ENDED = ("float32", "float64", "float16", "bfloat16")
+
+
+@check(
+    "L5.accel.matmul_add.{0}.{1}",
+    each=[(p, d) for p in PRODUCTS for d in ENDED],
+    needs=lambda _p, d: ("op.matmul_add", f"dtype.{d}"),
+)
+def matmul_add(bench: Bench, name: str, dtype: str) -> None:
+    """Products in every layout that end with an array or a row, with and without relu; c is read at its own offset.
+
+    Terms are -1, 0 and 1, and of long sums 3000 ones: what is summed in 16 bits falls short.
+    """
+    left, right, how_left, how_right = PRODUCTS[name]
+    rng, target_dtype = bench.rng(55), oracle.compute_dtype(dtype)
+    memory_a, a, offset_a, strides_a = _strided(rng, dtype, left, how_left)
+    memory_b, b, offset_b, strides_b = _strided(rng, dtype, right, how_right)
+    long = name == "long"
+    for memory in (memory_a, memory_b):  # the views see what is written here
+        memory[...] = 1 if long else np.sign(memory.astype(np.float64))
+    product = np.matmul(a.astype(np.float64), b.astype(np.float64))
+    x, y = bench.put(memory_a), bench.put(memory_b)
+    for row in (False, True):
+        addend = rng.integers(-3, 4, product.shape[-1:] if row else product.shape).astype(target_dtype)
+        memory_c = np.concatenate([np.full(3, 64, target_dtype), addend.reshape(-1)])
+        strides_c = (*(0,) * (product.ndim - 1), 1) if row else tuple(s // 8 for s in product.strides)
+        total = product + addend.astype(np.float64)
+        for attrs, want in (({}, total), ({"activation": "relu"}, np.maximum(total, 0))):
+            out, margin = building.guarded(dtype, want.size)
+            target, z = bench.put(out), bench.put(memory_c)
+            refs = (_ref(x, a, dtype, offset_a, strides_a), _ref(y, b, dtype, offset_b, strides_b),
+                    Ref(z, 3, want.shape, strides_c, dtype))  # fmt: skip
+            bench.op("matmul_add", (_ref(target, want.astype(target_dtype), dtype, margin),), refs, attrs)
+            got = bench.read(target, dtype, len(out))
+            out[margin : margin + want.size] = want.reshape(-1).astype(target_dtype)
+            if long:  # the product may have been rounded before
+                inside = slice(margin, margin + want.size)
+                off = np.abs(got[inside].astype(np.float64) - want.reshape(-1))
+                assert off.max() <= 16, f"matmul_add long of {dtype} is {off.max()} off"  # two roundings of 3000
+                out[inside] = got[inside]
+            _same(f"matmul_add {name} of {dtype}", got, out)
+
+
+@check("L5.accel.matmul_add.special", needs=("op.matmul_add",))
+def matmul_add_of_special_values(bench: Bench) -> None:
+    """NaN and infinities of the addend arrive, and NaN goes through relu."""
+    a, b = np.ones((4, 3), np.float32), np.ones((3, 4), np.float32)
+    c = np.array([[np.nan, np.inf, -np.inf, -3]] * 4, np.float32)
+    for attrs, row in (({}, [np.nan, np.inf, -np.inf, 0]), ({"activation": "relu"}, [np.nan, np.inf, 0, 0])):
+        target, x, y, z = (bench.put(m) for m in (building.blank("float32", 16), a, b, c))
+        refs = (_ref(x, a, "float32"), _ref(y, b, "float32"), _ref(z, c, "float32"))
+        bench.op("matmul_add", (_ref(target, c, "float32"),), refs, attrs)
+        want = np.array(row * 4, np.float32)
+        _same("matmul_add of special values", bench.read(target, "float32", 16), want)
 
 
 def _not_a_number(a: Array) -> Array:

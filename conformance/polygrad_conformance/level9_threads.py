@@ -1,7 +1,8 @@
 """Level 9, threads and replays: several at once on one device, and calls that are launched again.
 
 Here: launches and allocations of drivers that declare thread_safety "free", arrays on any device, functions that
-polygrad compiles, launches that a driver writes down itself.
+polygrad compiles, launches that a driver writes down itself; notices of launches (`notices_checks.py`), which importing
+registers.
 Not here: compiled training (level 6).
 """
 
@@ -13,10 +14,12 @@ import numpy as np
 
 import polygrad as pg
 from polygrad.driver import Instr, Kernel, Ref, Store, View, oracle
-from polygrad_conformance import building
+from polygrad_conformance import building, notices_checks
 from polygrad_conformance.bench import Bench
 from polygrad_conformance.case import Array
 from polygrad_conformance.checks import check
+
+__all__ = ["notices_checks"]
 
 F = "float32"
 THREADS = 6

@@ -448,24 +448,37 @@ def library_ops(bench: Bench, op: str, dtype: str) -> None:
             _run(bench, op, call)
 
 
-def _run(bench: Bench, op: str, call: Call) -> None:
+PLACED = "L5.accel.attention_backward.placed.{0}"
+
+
+@check(PLACED, each=[(d,) for d in attention_checks.ALL_FLOATS],
+       needs=lambda d: ("feature.placed", "op.attention_backward", f"dtype.{d}"))  # fmt: skip
+def results_in_their_places(bench: Bench, dtype: str) -> None:
+    """Results that are parts of larger arrays: they are right, and what lies between their rows stays."""
+    for call in LIBRARY["attention_backward"][0](bench.rng(54), dtype):
+        _run(bench, "attention_backward", call, apart=True)
+
+
+def _run(bench: Bench, op: str, call: Call, *, apart: bool = False) -> None:
     laid = [_laid(x) for x in call.ins]
     ins = [
         Ref(bench.put(flat), 0, x.shape, steps, dtype_name(x)) for x, (flat, steps) in zip(call.ins, laid, strict=True)
     ]
     outs, blanks = [], []
     for shape, dtype in call.outs:
-        blank, margin = building.guarded(dtype, int(np.prod(shape)))
-        blanks.append((blank, margin))
-        outs.append(_ref(bench.put(blank), shape, dtype, margin))
+        whole = (*shape[:-2], shape[-2] + 1, shape[-1] + 8) if apart else shape
+        blank, margin = building.guarded(dtype, int(np.prod(whole)))
+        blanks.append(blank)
+        outs.append(_ref(bench.put(blank), whole, dtype, margin)._replace(shape=shape))
     bench.op(op, outs, ins, call.attrs)
     results = []
-    for ref, (blank, margin) in zip(outs, blanks, strict=True):
-        got = bench.read(ref.handle, ref.dtype, len(blank))
-        size = int(np.prod(ref.shape))
-        around = np.concatenate([got[:margin], got[margin + size :]]).view(np.uint8)
-        assert (around == building.GUARD).all(), f"{op} wrote beyond its result of shape {ref.shape}"
-        results.append(got[margin : margin + size].reshape(ref.shape))
+    for ref, blank in zip(outs, blanks, strict=True):
+        got = bench.read(ref.handle, ref.dtype, len(blank)).copy()
+        steps = tuple(s * got.itemsize for s in ref.strides)
+        inside = np.lib.stride_tricks.as_strided(got[ref.offset :], ref.shape, steps)
+        results.append(inside.copy())
+        inside[...] = blank[0]
+        assert (got.view(np.uint8) == building.GUARD).all(), f"{op} wrote beyond its result of shape {ref.shape}"
     call.judge(*results)
     for ref, (flat, _) in zip(ins, laid, strict=True):
         now = bench.read(ref.handle, ref.dtype, flat.size).view(np.uint8)

@@ -109,6 +109,35 @@ _add("matmul", "integers multiplied as float32", _computed(lambda a, b: np.matmu
     "matmul.plain.int32")  # fmt: skip
 _add("matmul", "one element of a product too many", _overrun("matmul"), "matmul.plain.float64")
 
+# ---- matmul_add -------------------------------------------------------------------------------------------------
+
+
+def _ended(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the work that gives *function* the product, the addend and whether relu follows, and writes the result."""
+
+    def work(inner: Any, device: DeviceInfo, _outs: Any, ins: Any, attrs: Any) -> Any:
+        a, b, c = (array_of(inner, device, r) for r in ins)
+        product = np.matmul(a.astype(np.float64), b.astype(np.float64))
+        return function(product, c.astype(np.float64), attrs.get("activation") == "relu").astype(c.dtype)
+
+    return work
+
+
+_add("matmul_add", "no addend", _ended(lambda p, _, relu: np.maximum(p, 0) if relu else p),
+     "matmul_add.plain.float32", "matmul_add.special")  # fmt: skip
+_add("matmul_add", "the first row of the addend for all", _ended(lambda p, c, relu: np.maximum(
+    p + c[..., :1, :], 0) if relu else p + c[..., :1, :]), "matmul_add.transposed.float64")  # fmt: skip
+_add("matmul_add", "relu before the sum", _ended(lambda p, c, relu: np.maximum(p, 0) + c if relu else p + c),
+     "matmul_add.batched.float32")  # fmt: skip
+_add("matmul_add", "no relu", _ended(lambda p, c, _: p + c), "matmul_add.shared.bfloat16")
+_add("matmul_add", "relu that drops NaN", _ended(lambda p, c, relu: np.fmax(p + c, 0) if relu else p + c),
+     "matmul_add.special")  # fmt: skip
+_add("matmul_add", "offsets of operands and addend ignored", _changed("matmul_add", lambda r: r._replace(offset=0)),
+     "matmul_add.padded.float32", "matmul_add.vector.float64")  # fmt: skip
+_add("matmul_add", "sums in the operands' own format", _computed(lambda a, b, c: (
+    _narrow_sums(a, b) + c).astype(c.dtype)), "matmul_add.long.float16", "matmul_add.long.bfloat16")  # fmt: skip
+_add("matmul_add", "one element of an ended product too many", _overrun("matmul_add"), "matmul_add.plain.float64")
+
 # ---- copy -------------------------------------------------------------------------------------------------------
 
 _add("copy", "copies of memory as it lies", _changed("copy", _contiguous), "copy.transposed", "copy.padded")
@@ -286,6 +315,10 @@ def _without_lse(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any
     put_array(inner, device, ins[4], lse)
 
 
+def _in_order(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> None:
+    inner.polygrad_launch_op(device, "attention_backward", tuple(_contiguous(r) for r in outs), ins, attrs)
+
+
 def _scaled(inner: Any, device: DeviceInfo, outs: Any, ins: Any, attrs: Any) -> Any:
     inner.polygrad_launch_op(device, "fft", outs, ins, attrs)
     found = array_of(inner, device, outs[0])
@@ -330,6 +363,7 @@ _add("attention", "everybody sees everything", _attrs("attention", causal=lambda
 _add("attention", "rows of one head for all", _first_head, "attention.bfloat16", "attention.float32")
 _add("attention_backward", "a gradient without the scale", _unscaled, "attention_backward.float64")
 _add("attention_backward", "weights of the row alone", _without_lse, "attention_backward.float32")
+_add("attention_backward", "results in C order, wherever they belong", _in_order, "attention_backward.placed.float32")
 _add("solve", "solved in place of its operand", _in_place, "solve.float64")
 _add("fft", "inverse transforms with the factor 1 / n", _scaled, "fft.float64")
 _add("cholesky", "a factor of what has none", _factor_of_anything, "cholesky.float64")

@@ -255,3 +255,112 @@ _captures("a bundle that is launched twice", "launch", _twice, "launches")
 _captures("numbers stay what they were", "change", lambda *_: None, "numbers")
 _captures("a bundle that is closed takes the others along", "close", _emptied, "lifetimes")
 _captures("what is abandoned is still written down", "abandon", lambda *_: None, "abandoned")
+
+# ---- launches that are made together ---------------------------------------------------------------------------------
+
+Rows = list[tuple[Any, tuple[int, ...], Any]]  # of each launch: buffers, ints, scalars
+
+
+class _Together:
+    """A prepared kernel that makes other launches when it is asked for many."""
+
+    def __init__(self, prepared: Any, instead: Callable[[Rows], Rows]) -> None:
+        self.prepared, self.instead = prepared, instead
+
+    def __call__(self, *launch: Any) -> None:
+        self.prepared(*launch)
+
+    def many(self, buffers: Any, ints: Any, scalars: Any) -> None:
+        rows = self.instead(list(zip(buffers, ints, scalars, strict=True)))
+        self.prepared.many([row[0] for row in rows], tuple(row[1] for row in rows), [row[2] for row in rows])
+
+
+class _Notices(_Mine):
+    """Spoils one method of a device's notices."""
+
+    def __init__(self, inner: Any, spoil: Callable[[Any], None]) -> None:
+        super().__init__(inner)
+        self.spoil = spoil
+
+    @hookimpl(tryfirst=True)
+    def polygrad_notices(self, device: DeviceInfo, nbytes: int) -> Any:
+        if not self.mine(device):
+            return None
+        found = self.inner.polygrad_notices(device, nbytes)
+        self.spoil(found)
+        return found
+
+
+def _notices(name: str, spoil: Callable[[Any], None], killer: str) -> None:
+    _add(name, "notices", lambda inner: _Notices(inner, spoil), f"L9.notices.{killer}", ordinal=CAPTURE)
+
+
+def _copied(notices: Any) -> None:
+    notices.memory = memoryview(bytearray(notices.memory))
+
+
+def _hasty(notices: Any) -> None:
+    notices.wait = lambda: None
+
+
+def _first_mark_only(notices: Any) -> None:
+    original = notices.mark
+    notices.mark = lambda: original() if notices.job is None else None
+
+
+def _marked_at_once(notices: Any) -> None:
+    """Make a mark that is to be written down when it is written down, and never again."""
+    original = notices.mark
+
+    def mark() -> None:
+        pages, notices.driver.pages = notices.driver.pages, None
+        try:
+            original()
+        finally:
+            notices.driver.pages = pages
+
+    notices.mark = mark
+
+
+_notices("notices that the host has a copy of", _copied, "posted")
+_notices("a mark that nobody waits for", _hasty, "marks")
+_notices("a mark that is made once", _first_mark_only, "marks")
+_notices("a mark that is not written down", _marked_at_once, "written")
+
+
+class _Prepares(_Mine):
+    """Spoils launches that are made together, those of one kernel each for itself."""
+
+    def __init__(self, inner: Any, instead: Callable[[], Callable[[Rows], Rows]]) -> None:
+        super().__init__(inner)
+        self.instead = instead
+
+    @hookimpl(tryfirst=True)
+    def polygrad_prepare_fused(self, device: DeviceInfo, kernel: Kernel) -> Any:
+        if not self.mine(device):
+            return None
+        return _Together(self.inner.polygrad_prepare_fused(device, kernel), self.instead())
+
+
+def _together(name: str, instead: Callable[[], Callable[[Rows], Rows]], *killers: str) -> None:
+    ids = [f"L5.many.{killer}" for killer in killers]
+    _add(name, "many", lambda inner: _Prepares(inner, instead), *ids, ordinal=CAPTURE)
+
+
+def _numbers_of_first() -> Callable[[Rows], Rows]:
+    """Keep the scalars of the first call with so many launches, as a struct that is laid out once."""
+    kept: dict[int, list[Any]] = {}
+
+    def instead(rows: Rows) -> Rows:
+        own = kept.setdefault(len(rows), [row[2] for row in rows])
+        return [(row[0], row[1], scalars) for row, scalars in zip(rows, own, strict=True)]
+
+    return instead
+
+
+_together("the last of many launches lost", lambda: lambda rows: rows[: max(2, len(rows) - 1)], "sizes.3", "random")
+_together("more launches than there is room for lost", lambda: lambda rows: rows[:128], "sizes.200")
+_together("the scalars of the first for all", lambda: lambda rows: [(b, n, rows[0][2]) for b, n, _ in rows], "sizes.2")
+_together("the ints of the first for all", lambda: lambda rows: [(b, rows[0][1][:1] + n[1:], s) for b, n, s in
+          sorted(rows, key=lambda row: row[1][0])], "sums")  # fmt: skip
+_together("scalars of many launches stay what they were", _numbers_of_first, "written")

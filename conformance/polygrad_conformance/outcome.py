@@ -116,7 +116,7 @@ def from_json(data: dict[str, Any]) -> Report:
     ValueError
         If *data* is no report of this version.
     """
-    if data.get("polygrad_conformance") != SCHEMA:
+    if not isinstance(data, dict) or data.get("polygrad_conformance") != SCHEMA:
         raise ValueError(f"this is no report of version {SCHEMA}; give a report.json that --report has written")
     names = {f.name for f in dataclasses.fields(Report)}
     report = Report(**{k: v for k, v in data.items() if k in names})

@@ -23,6 +23,7 @@ from polygrad_conformance import (
     mutant_list,
     mutant_list_library,
     mutant_list_runs,
+    mutant_list_sharing,
     mutant_list_upper,
     mutant_page,
     strict,
@@ -34,7 +35,10 @@ from polygrad_conformance.mutants import Mutant
 from polygrad_conformance.outcome import FAILED, OK
 
 ARRAYS = 6  # the level from which checks compute with arrays, which find their devices in the process's registry
-MUTANTS = [*mutant_list.MUTANTS, *mutant_list_upper.MUTANTS, *mutant_list_library.MUTANTS, *mutant_list_runs.MUTANTS]
+MUTANTS = [
+    *mutant_list.MUTANTS, *mutant_list_sharing.MUTANTS, *mutant_list_upper.MUTANTS, *mutant_list_library.MUTANTS,
+    *mutant_list_runs.MUTANTS,
+]  # fmt: skip
 
 
 class Kill(NamedTuple):

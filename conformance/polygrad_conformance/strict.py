@@ -5,10 +5,10 @@ kernels run by the oracle. Not here: speed.
 
 Devices: ``strict:0`` plain, ``:1`` without float64, ``:2`` without int64, ``:3`` without float16 and bfloat16, ``:4``
 with a megabyte of memory, ``:5`` with two queues, ``:6`` with host memory, ``:7`` with every accelerated op (the others
-have none), ``:8`` with these too, and launches can be written down. A launch names the blocks that it touches;
-it starts when the earlier launches that touch them have ended, whichever queue they are in. What a launch raises comes
-out at the next read or synchronisation. Option ``delay``: the longest pause before a launch, in seconds; ``seed`` its
-generator.
+have none), ``:8`` with these too, and launches can be written down and leave notices. A launch names the blocks that it
+touches; it starts when the earlier launches that touch them have ended, whichever queue they are in. What a launch
+raises comes out at the next read or synchronisation. Option ``delay``: the longest pause before a launch, in seconds;
+``seed`` its generator.
 """
 
 import functools
@@ -38,11 +38,10 @@ from polygrad.driver import (
     OutOfMemory,
     Prepared,
     Ref,
-    oracle,
 )
 from polygrad.driver.ir import DTYPES, ITEMSIZE
 from polygrad.driver.loader import Registry
-from polygrad_conformance import strict_capture, strict_ops
+from polygrad_conformance import strict_capture, strict_many, strict_notices, strict_ops, strict_sharing
 
 VARIANTS = (
     "plain", "no_float64", "no_int64", "no_float16", "tiny_memory", "two_queues", "host_memory", "library",
@@ -142,6 +141,9 @@ class StrictDriver(DriverBase):
                 correctly_rounded=True,
                 thread_safety="free",
                 capture=self.variant == "capture",
+                many=self.variant == "capture",
+                notices=self.variant == "capture",
+                placed=self.variant == "library",
             ),
         )
 
@@ -168,7 +170,7 @@ class StrictDriver(DriverBase):
 
     def free(self, handle: int) -> None:
         with self.lock:
-            self._block(handle)
+            self.block(handle)
             self.used -= len(self.blocks[handle])
             self.enqueue([handle], lambda: self._drop(handle))
 
@@ -177,7 +179,8 @@ class StrictDriver(DriverBase):
             del self.blocks[handle]
             del self.touched[handle]
 
-    def _block(self, handle: Any) -> Array:
+    def block(self, handle: Any) -> Array:
+        """Return the bytes behind a handle."""
         found = self.blocks.get(handle) if type(handle) is int else None
         if found is None:
             raise DriverError(f"{handle!r} is no block of this device, or was freed")
@@ -190,16 +193,24 @@ class StrictDriver(DriverBase):
         if self.variant != "host_memory":
             return None
         self.synchronize()
-        return self._block(handle)[:nbytes].data
+        return self.block(handle)[:nbytes].data
 
     def adopt(self, memory: memoryview) -> int | None:
-        if self.variant != "host_memory":
-            return None
+        return self.enter(np.frombuffer(memory, np.uint8)) if self.variant == "host_memory" else None
+
+    def enter(self, block: Array) -> int:
+        """Return a handle on foreign memory."""
         with self.lock:
             handle = next(self.handles)
-            self.blocks[handle] = np.frombuffer(memory, np.uint8)
-            self.used += len(self.blocks[handle])
+            self.blocks[handle] = block
+            self.used += len(block)
         return handle
+
+    def export(self, ref: Ref, owner: object) -> Any | None:
+        return strict_sharing.export(self, ref, owner) if self.variant == "host_memory" else None
+
+    def import_(self, producer: Any) -> tuple[Ref, object] | None:
+        return strict_sharing.import_(self, producer) if self.variant == "host_memory" else None
 
     # ---- work ---------------------------------------------------------------------------------------------
 
@@ -214,7 +225,8 @@ class StrictDriver(DriverBase):
             self.queues[self.turn].put(job)
         return job
 
-    def _launch(self, handles: Iterable[int], work: Callable[[], None]) -> None:
+    def launch(self, handles: Iterable[int], work: Callable[[], None]) -> None:
+        """Enqueue a launch, or write it down."""
         if self.pages is None:
             self.enqueue(handles, work)
         else:
@@ -223,12 +235,16 @@ class StrictDriver(DriverBase):
     def capture(self) -> strict_capture.Capturing | None:
         return strict_capture.Capturing(self) if self.variant == "capture" else None
 
+    def notices(self, nbytes: int) -> strict_notices.Notices | None:
+        return strict_notices.Notices(self, nbytes) if self.variant == "capture" else None
+
     def synchronize(self) -> None:
         for job in list(self.touched.values()):
             job.done.wait()
-        self._raise()
+        self.raise_errors()
 
-    def _raise(self) -> None:
+    def raise_errors(self) -> None:
+        """Raise what a launch has met since this was last asked."""
         with self.lock:
             errors = list(self.errors)
             self.errors.clear()
@@ -244,10 +260,10 @@ class StrictDriver(DriverBase):
         ref, into = ins[0], np.frombuffer(attrs["into"], np.uint8)
         source = self._bytes(ref, len(into))
         self.enqueue([ref.handle], lambda: np.copyto(into, source)).done.wait()
-        self._raise()
+        self.raise_errors()
 
     def _bytes(self, ref: Ref, nbytes: int) -> Array:
-        block, start = self._block(ref.handle), ref.offset * ITEMSIZE[ref.dtype]
+        block, start = self.block(ref.handle), ref.offset * ITEMSIZE[ref.dtype]
         if nbytes != int(np.prod(ref.shape)) * ITEMSIZE[ref.dtype] or start < 0 or start + nbytes > len(block):
             raise DriverError(f"{nbytes} bytes from {start} do not fit {ref} in a block of {len(block)}")
         return block[start : start + nbytes]
@@ -257,6 +273,9 @@ class StrictDriver(DriverBase):
 
     def op_matmul(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         self._op(strict_ops.matmul, outs, ins, attrs)
+
+    def op_matmul_add(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        self._op(strict_ops.matmul_add, outs, ins, attrs)
 
     def op_random_bits(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         self._op(strict_ops.random_bits, outs, ins, attrs)
@@ -271,19 +290,14 @@ class StrictDriver(DriverBase):
         given, handles = dict(attrs), [r.handle for r in (*outs, *ins)]
         if given.get("status") is not None:
             handles.append(given["status"])
-            given["status"] = typed(self._block(given["status"]), "int32")
+            given["status"] = strict_many.typed(self.block(given["status"]), "int32")
         targets, sources = (
-            [strict_ops.seen(typed(self._block(r.handle), r.dtype), r) for r in refs] for refs in (outs, ins)
+            [strict_ops.seen(strict_many.typed(self.block(r.handle), r.dtype), r) for r in refs] for refs in (outs, ins)
         )
-        self._launch(dict.fromkeys(handles), lambda: work(targets, sources, given))
+        self.launch(dict.fromkeys(handles), lambda: work(targets, sources, given))
 
     def prepare_fused(self, kernel: Kernel) -> Prepared:
-        def launch(buffers: Sequence[int], ints: tuple[int, ...], scalars: Sequence[Any]) -> None:
-            arrays = [typed(self._block(h), d) for h, d in zip(buffers, kernel.buffers, strict=True)]
-            values = tuple(scalars)
-            self._launch(dict.fromkeys(buffers), lambda: oracle.run(kernel, arrays, ints, values))
-
-        return launch
+        return strict_many.Prepared(self, kernel)
 
 
 def _library_op(name: str) -> Callable[..., None]:
@@ -297,11 +311,6 @@ def _library_op(name: str) -> Callable[..., None]:
 
 for _name in strict_ops.LIBRARY:
     setattr(StrictDriver, f"op_{_name}", _library_op(_name))
-
-
-def typed(block: Array, dtype: str) -> Array:
-    """Return the whole elements of *dtype* that fit a block of bytes."""
-    return block[: len(block) // ITEMSIZE[dtype] * ITEMSIZE[dtype]].view(oracle.compute_dtype(dtype))
 
 
 plugin = StrictDriver.plugin()

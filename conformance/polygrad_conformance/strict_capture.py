@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from polygrad.driver import DriverError, Ref
+from polygrad_conformance.strict_notices import Notices
 
 if TYPE_CHECKING:
     from polygrad_conformance.strict import StrictDriver
@@ -26,7 +27,9 @@ class Bundle:
         if self.closed:
             raise DriverError("a bundle was launched after it was closed")
         for handles, work in self.pages:
-            self.driver.enqueue(handles, work)
+            job = self.driver.enqueue(handles, work)
+            if isinstance(work, Notices):
+                work.job = job
 
     def change(self, number: int, launch: Callable[[], None], scalars: Sequence[Any] | None) -> None:  # noqa: ARG002  the launch has them
         """Put what *launch* launches in the place of one of them."""

@@ -37,6 +37,16 @@ def matmul(outs: Sequence[Array], ins: Sequence[Array], attrs: Mapping[str, Any]
     outs[0][...] = np.matmul(a.astype(wide), b.astype(wide)).astype(a.dtype)
 
 
+def matmul_add(outs: Sequence[Array], ins: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+    """Multiply matrices and add an array, with one rounding; relu if *attrs* say so."""
+    a, b, c = ins
+    wide = np.float32 if a.dtype.itemsize == STORAGE_ITEMSIZE else np.float64
+    total = np.matmul(a.astype(wide), b.astype(wide)) + c.astype(wide)
+    if attrs.get("activation") == "relu":
+        total[total <= 0] = 0
+    outs[0][...] = total.astype(a.dtype)
+
+
 def random_bits(outs: Sequence[Array], ins: Sequence[Array], attrs: Mapping[str, Any]) -> None:  # noqa: ARG001  every op is called with three
     """Fill with Philox words."""
     outs[0][...] = philox.words(attrs["key"], attrs["counter"], len(outs[0]))

@@ -229,7 +229,11 @@ def test_time_that_is_over_leaves_tests_not_run():
         (["strict:0", "--level", "12"], "there is no level '12'"),
         (["strict:0", "-k", "nonsense"], "no test matches"),
         (["diff", "one.json"], "diff takes two reports"),
-        (["strict:0", "--replay", "no-such-file.json"], "no-such-file.json"),
+        (["strict:0", "--replay", "no-such-file.json"], "cannot use no-such-file.json: No such file or directory"),
+        (["strict:0", "--replay", __file__], "test_running.py holds no case"),
+        (["strict:0", "--report", f"{__file__}/below"], "test_running.py/below: Not a directory"),
+        (["diff", "a.json", "b.json"], "cannot use a.json: No such file or directory"),
+        (["diff", __file__, "b.json"], "test_running.py: Extra data"),
         (["matrix", "one.json"], "matrix takes reports and a page"),
     ],
 )

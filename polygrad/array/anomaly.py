@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from polygrad import dtypes
 from polygrad.array.object import Array
-from polygrad.autograd import sweep
+from polygrad.autograd import sweep, sweep_again
 from polygrad.errors import GradError
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node, creation_site
@@ -27,6 +27,14 @@ def detect_anomaly() -> Iterator[None]:
     ------
     GradError
         Naming the op, whether forward or backward, and the line that made it.
+
+    Examples
+    --------
+    >>> import polygrad as pg
+    >>> with pg.detect_anomaly():
+    ...     pg.log(pg.asarray([-1.0]))  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    polygrad.errors.GradError: log gave NaN
     """
     outer = RECORDING.observer
     checking = [False]
@@ -68,6 +76,8 @@ def swept(
 ) -> tuple[dict[Node, Node], list[Node]]:
     """Return what `sweep` does, its gradients checked if this thread detects anomalies."""
     inspector = getattr(_anomaly, "observer", None)
+    if inspector is None and observer is None and not ends and len(seeds) == 1:
+        return sweep_again(*seeds[0], mask)
     before, _anomaly.sweeping = getattr(_anomaly, "sweeping", False), inspector is not None
     try:
         return sweep(seeds, mask, observer, inspector, ends)

@@ -4,11 +4,13 @@ Here: what each must be like, where its value lies, and giving an array its valu
 Not here: the call itself (`replaying.py`), launches and memory (`runtime/replay.py`).
 
 What is written at every call changes between two storages: an array gets one, and the other is kept for the next call
-if reference counts say that nobody else holds it.
+if reference counts say that nobody else holds it. Where a launch may write over the old value, and nobody else holds
+that, one storage does (`runtime/overwriting.py`).
 """
 
-import sys
 from collections.abc import Callable
+from sys import getrefcount
+from typing import Any
 
 from polygrad import dtypes
 from polygrad.array.capturing import Handle
@@ -18,6 +20,7 @@ from polygrad.graph.functions import F
 from polygrad.graph.node import Node, Pair, Spec, parts, spec_of, watches
 from polygrad.ops.creation import buffer as buffer_op
 from polygrad.runtime.memory import Buffer, Storage
+from polygrad.runtime.overwriting import Overwrite
 from polygrad.runtime.realize import realize
 from polygrad.runtime.recorder import INPUT, MADE, Place, Recorder
 from polygrad.runtime.replay import Replay
@@ -92,20 +95,45 @@ class State:
     ----------
     swaps : bool
         Whether the value is all of one block, which nothing else of the call lies in: then `next` is its storage.
+    old : int
+        The block of the array's value before, if the call reads it, it is one whole storage too, and of the same shape;
+        else -1.
+    over : Overwrite or None
+        The launch that may write over the value before.
     """
 
-    def __init__(self, find: Find, value: Value) -> None:
-        self.find, self.value = find, value
+    def __init__(self, handle: Handle, value: Value, read: "Input | None") -> None:
+        self.find, self.value = handle.find, value
         self.swaps = False
+        self.over: Overwrite | None = None
         self.spec, self.device, place = value.parts[0]
+        self.aval = self.spec.aval
         self.block, self.strides = place.block, place.strides
         self.next: Storage | None = None  # what the array gets after this call
+        self.old = -1
+        if read is not None and not (read.pair or value.pair) and read.aval is self.spec.aval:
+            if read.strides == self.strides and read.device == self.device:
+                self.old = read.block
 
     def settle(self, used: dict[int, int], recorder: Recorder) -> None:
         """Find out whether it swaps; *used* counts how often each block is a result."""
         place = self.value.parts[0][2]
         whole = recorder.blocks[self.block].kind == MADE and place.contiguous and not place.offset
         self.swaps = whole and not self.value.pair and used[self.block] == 1
+
+    def alone(self) -> bool:
+        """Whether nobody but the array, and the list of inputs of this call, holds the value that it has."""
+        array = self.find()
+        if array is None or array._link:
+            return False
+        node = array._node
+        if type(node) is not Node or node.parents or getrefcount(node) > NODES:
+            return False
+        old = node.storage
+        if old is None or old.offset or getrefcount(old) > STORAGES + 1:
+            return False
+        buffer = old.buffer
+        return getrefcount(buffer) <= BUFFERS and buffer.owner is None
 
     def give(self, array: Array, memory: "Memory") -> Given:
         """Give an array its value of this call; return what `take_back` needs."""
@@ -115,21 +143,20 @@ class State:
             return array, before, None
         new, self.next = self.next, None
         node = array._node
-        if type(node) is not Node or node.aval is not self.spec.aval or node.parents or node.device != self.device:
-            held = True
-        else:
-            held = array._link is not None or sys.getrefcount(node) > _alone[0]
-        if held:
+        alike = type(node) is Node and node.aval is self.aval and not node.parents and node.device == self.device
+        if not alike or array._link or getrefcount(node) > NODES:  # it has views, or another holds the node
             made = Node(self.spec, (), self.device)
             made.storage = new
             write(array, made)
             return array, node, None
         old = node.storage
         node.storage = new
-        if sys.getrefcount(old) < _alone[1] and not old.offset and old.strides == self.strides:  # less by the node's
+        if getrefcount(old) < STORAGES and not old.offset and old.strides == self.strides:  # less by the node's
             buffer = old.buffer
-            if sys.getrefcount(buffer) <= _alone[2] and _alike(buffer, new.buffer):  # type: ignore[union-attr]
-                self.next = old
+            other: Any = new.buffer  # type: ignore[union-attr]  # what swaps is never empty
+            if getrefcount(buffer) <= BUFFERS and buffer.nbytes == other.nbytes and buffer.pool is other.pool:
+                if buffer.owner is None:
+                    self.next = old
         return array, node, old
 
     def take_back(self, array: Array, node: Node, old: Storage | None) -> None:
@@ -142,21 +169,14 @@ class State:
             write(array, node)
 
 
-def _alike(old: Buffer | None, new: Buffer | None) -> bool:
-    """Whether one buffer may be used in place of the other."""
-    if old is None or new is None or old.owner is not None:
-        return False
-    return old.nbytes == new.nbytes and old.pool is new.pool
-
-
 def _counted(array: Array) -> tuple[int, int, int]:
     """Return how many references there are to an array's node, storage and buffer, counted as in `State.give`."""
     node = array._node
-    nodes = sys.getrefcount(node)
+    nodes = getrefcount(node)
     old = node.storage
-    storages = sys.getrefcount(old)
+    storages = getrefcount(old)
     buffer = old.buffer
-    return nodes, storages, sys.getrefcount(buffer)
+    return nodes, storages, getrefcount(buffer)
 
 
 def _measured() -> tuple[int, int, int]:
@@ -166,7 +186,7 @@ def _measured() -> tuple[int, int, int]:
     return _counted(array)
 
 
-_alone = _measured()
+NODES, STORAGES, BUFFERS = _measured()
 
 
 class Memory:

@@ -1,7 +1,8 @@
 """compile: a function whose calls are captured once and then launched again without Python.
 
 Here: signatures of arguments, the choice among captures, capturing a call, replaying it.
-Not here: watching arrays (`capturing.py`), what else a function depends on (`environment.py`), launches (`runtime`).
+Not here: watching arrays (`capturing.py`), what else a function depends on (`environment.py`), the shortest way to the
+last capture (`shortcut.py`), launches (`runtime`).
 
 The first call with some shapes runs as it is: state that is made at first use (an optimiser's) is made then. The second
 is captured, and later ones are replayed.
@@ -23,13 +24,14 @@ from polygrad.array.creation import asarray
 from polygrad.array.environment import Environment
 from polygrad.array.object import Array
 from polygrad.array.replaying import MISS, ArgumentOf, Capture
+from polygrad.array.shortcut import Shortcut
 from polygrad.array.slots import with_slots, without_slots
 from polygrad.array.tree import flatten
 from polygrad.array.views import write
 from polygrad.errors import CaptureError, CompileWarning, OutOfMemory
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node, Pair, parts, share, watches
-from polygrad.runtime.realize import matmul_precision, realize
+from polygrad.runtime.realize import matmul_precision, matmul_tuning, realize
 from polygrad.runtime.recorder import Recorder
 from polygrad.runtime.structure import ALWAYS, active_mask
 
@@ -93,53 +95,6 @@ def _layout(array: Array) -> tuple[Any, ...]:
     return (node.aval.ident, type(node) is Pair, node.device, array.requires_grad, *of_parts)
 
 
-class _Shortcut:
-    """The last capture that fitted, if its arguments are plain arrays and numbers: few looks instead of a key."""
-
-    def __init__(self, capture: Capture, wanted: list[tuple[Any, Any, Any]]) -> None:
-        self._capture, self._wanted = capture, wanted
-        self._configuration = _configuration()
-
-    @classmethod
-    def of(cls, capture: Capture, arguments: _Arguments) -> "_Shortcut | None":
-        """Return the shortcut to a capture; None if the arguments are trees, views, parts or need gradients."""
-        wanted: list[tuple[Any, Any, Any]] = []
-        for a in arguments.args:
-            node = a._node if type(a) is Array else None
-            if node is not None:
-                if node.mask or type(node) is not Node or not node.storage.contiguous:
-                    return None
-                wanted.append((Array, node.aval, node.device))
-            elif type(a) in (int, float):
-                wanted.append((type(a), None, None))
-            else:
-                return None
-        return None if arguments.kwargs else cls(capture, wanted)
-
-    def __call__(self, args: Sequence[Any]) -> Any:
-        """Replay the capture with *args*, or return `MISS`."""
-        if len(args) != len(self._wanted) or self._configuration != _configuration():
-            return MISS
-        arrays: list[Array] = []
-        numbers: list[int | float] = []
-        for a, (kind, aval, device) in zip(args, self._wanted, strict=True):
-            if type(a) is not kind:
-                return MISS
-            if aval is not None:
-                node = a._node
-                storage = node.storage
-                if node.aval is not aval or node.device != device or node.mask or storage is None:
-                    return MISS
-                if not storage.contiguous or type(node) is not Node:
-                    return MISS
-                arrays.append(a)
-            else:
-                numbers.append(a)
-        if self._capture.environment.changed() is not None:
-            return MISS
-        return self._capture.call(arrays, numbers, fitting=True)
-
-
 class Compiled:
     """A function that is captured and replayed; see `compile`."""
 
@@ -151,7 +106,7 @@ class Compiled:
         self._lock = threading.RLock()
         self._seen: dict[Any, list[Any]] = {}  # signatures of calls that ran as they are, and what they keep
         self._captures: dict[Any, list[Capture]] = {}
-        self._last: _Shortcut | None = None
+        self._last: Shortcut | None = None
         self._every = _validation()
         self._count = 0
         self._why = ""
@@ -189,7 +144,7 @@ class Compiled:
                     else:
                         out = capture.call(arguments.arrays, arguments.numbers)
                     if out is not MISS:
-                        self._last = _Shortcut.of(capture, arguments)
+                        self._last = None if kwargs else Shortcut.of(capture, arguments.args, _configuration)
                         return out
                     why[-1] = "a number or an array that it depends on has changed"
             if key in self._seen:
@@ -302,7 +257,8 @@ class Compiled:
             lines.append(
                 f"{k}. {c.replay.fused} kernels and {c.replay.ops} library calls on "
                 f"{', '.join(s.name for s in c.replay.states) or 'no device'}; {len(c.inputs)} arrays read, "
-                f"{len(c.states)} written, {c.replay.private} bytes kept; {len(c.host.steps)} steps on the host, "
+                f"{len(c.states)} written ({c.replay.over} over their old values), {c.replay.private} bytes kept; "
+                f"{len(c.host.steps)} steps on the host, "
                 f"{len(c.host.conditions)} conditions; replayed {c.replays} times"
             )
             if c.replay.described():
@@ -337,7 +293,7 @@ def _method(function: Callable[..., Any], instance: Any) -> Callable[..., Any]:
 
 
 def _configuration() -> tuple[Any, ...]:
-    return (RECORDING.enabled, get_device(), autocasting.autocast_dtype(), matmul_precision())
+    return (RECORDING.enabled, get_device(), autocasting.autocast_dtype(), matmul_precision(), matmul_tuning())
 
 
 def _is_recorded(node: Node) -> bool:

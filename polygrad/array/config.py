@@ -54,6 +54,11 @@ def get_device() -> str:
     """Return the device that new arrays go to.
 
     The innermost `device(...)` block's, else `set_device`'s, else ``POLYGRAD_DEVICE``.
+
+    >>> import polygrad as pg
+    >>> with pg.device("cpu:0"):
+    ...     pg.get_device()
+    'cpu:0'
     """
     found = _local.device or _process[0]
     if found is None:

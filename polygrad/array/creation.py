@@ -141,6 +141,13 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     ------
     ValueError
         If *copy* is False and the memory is not the device's.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import polygrad as pg
+    >>> pg.from_dlpack(np.asarray([1.0, 2.0]))
+    Array([1., 2.], dtype=float64, device='cpu:0')
     """
     if isinstance(x, Array):
         return asarray(x, device=device, copy=copy)

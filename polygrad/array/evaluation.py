@@ -14,13 +14,15 @@ from polygrad.array.tree import leaves_of
 from polygrad.driver import binding, tracer
 from polygrad.driver.loader import REGISTRY
 from polygrad.driver.records import DriverRecord
-from polygrad.graph.node import RECORDING, Node, on_growth, on_look
-from polygrad.runtime import launch_counter, set_matmul_precision, transfer
+from polygrad.graph.asking import on_look
+from polygrad.graph.growth import on_growth
+from polygrad.graph.node import RECORDING, Node
+from polygrad.runtime import launch_counter, set_matmul_precision, set_matmul_tuning, transfer
 from polygrad.runtime import realize as _realize
 from polygrad.runtime.devices import state
 from polygrad.runtime.explaining import explain_nodes
 
-__all__ = ["launch_counter", "set_matmul_precision"]
+__all__ = ["launch_counter", "set_matmul_precision", "set_matmul_tuning"]
 
 
 def realize(*trees: Any) -> Any:
@@ -30,7 +32,7 @@ def realize(*trees: Any) -> Any:
     >>> x = pg.asarray([1.0, 2.0])
     >>> y, z = pg.realize(x + 1, x * 2)
     """
-    _realize([a._node for a in leaves_of(list(trees))])
+    _realize([a._node for a in leaves_of(trees)])
     return trees[0] if len(trees) == 1 else trees
 
 
@@ -63,6 +65,16 @@ def explain(*trees: Any) -> str:
     """Print and return the kernels that computing arrays would launch: their loads, stores, bytes and instructions.
 
     Nothing is computed.
+
+    >>> import polygrad as pg
+    >>> x = pg.ones((4, 3), dtype=pg.float32).realize()
+    >>> told = pg.explain(pg.sum(x * x, axis=1))  # doctest: +ELLIPSIS
+    cpu:0: 1 launch
+    1. fused kernel over [4], reducing [3]: reads 48 bytes, writes 16 bytes
+    ...
+         %1 = multiply %0 %0 : float32       # FULL
+         %2 = reduce sum %1 : float32        # ROW, after 1 reduction
+         store b1[i0] = %2
     """
     text = explain_nodes([a._node for a in leaves_of(list(trees))])
     print(text)  # noqa: T201  printing is what it is for
@@ -75,19 +87,36 @@ def synchronize(device: str | None = None) -> None:
 
 
 def memory_stats(device: str | None = None) -> dict[str, int]:
-    """Return the bytes in use by arrays, their peak, the bytes held from the driver, and how often it allocated."""
+    """Return the bytes in use by arrays, their peak, the bytes held from the driver, and how often it allocated.
+
+    >>> import polygrad as pg
+    >>> before = pg.memory_stats("cpu:0")["used"]
+    >>> x = pg.zeros(1000, dtype=pg.float32, device="cpu:0").realize()
+    >>> pg.memory_stats("cpu:0")["used"] - before >= 4000
+    True
+    """
     return state(resolve(device)).pool.stats()
 
 
 def empty_cache(device: str | None = None) -> int:
-    """Give memory that no array uses back to the driver; return how many bytes that were."""
+    """Give memory that no array uses back to the driver; return how many bytes that were.
+
+    >>> import polygrad as pg
+    >>> pg.empty_cache("cpu:0") >= 0
+    True
+    """
     found = state(resolve(device))
     found.device.synchronize()
     return found.pool.release_free()
 
 
 def list_devices() -> list[str]:
-    """Return the names of the devices of all drivers that can be loaded; what cannot is in `drivers()`."""
+    """Return the names of the devices of all drivers that can be loaded; what cannot is in `drivers()`.
+
+    >>> import polygrad as pg
+    >>> "cpu:0" in pg.list_devices()
+    True
+    """
     return binding.list_devices(REGISTRY)
 
 
@@ -106,6 +135,12 @@ def profile() -> Iterator[Any]:
     """Record every launch, transfer and allocation in a block, waiting for each, so that its time is its own.
 
     Yields a profile: print it for a table, or ``export("trace.json")`` for Chrome's or Perfetto's viewer.
+
+    >>> import polygrad as pg
+    >>> with pg.profile() as seen:
+    ...     _ = pg.sum(pg.ones(8) * 2.0).realize()
+    >>> "sum" in str(seen)
+    True
     """
     with tracer.profile(REGISTRY) as p:
         yield p

@@ -14,7 +14,9 @@ from polygrad.array.autocasting import following
 from polygrad.array.config import default_complex, default_float, default_int, held, resolve
 from polygrad.array.object import Array
 from polygrad.array.operators import as_node
+from polygrad.array.repeating import repeating
 from polygrad.array.views import reshaped, shown
+from polygrad.array.words import explain_call
 from polygrad.errors import DeviceError
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node, apply
@@ -55,6 +57,7 @@ def device_of(args: Any) -> str | None:
 
 def _public(op: Op) -> Callable[..., Any]:
     function = following(op.name, getattr(F, op.name), op.body.__module__)
+    record = repeating(function)
 
     @functools.wraps(op.body)
     def wrapped(*args: Any, tape: Any = None, **kwargs: Any) -> Any:
@@ -63,9 +66,12 @@ def _public(op: Op) -> Callable[..., Any]:
         named = {k: as_node(v, device) for k, v in kwargs.items()} if kwargs else kwargs
         if tape is None:
             try:
-                return wrap(function(*nodes, **named), device)
+                return wrap(record(nodes, named), device)
             except DeviceError:
                 same_device(op.verb, *arrays_in(args))  # in the user's words, not in those of a part of the function
+                raise
+            except TypeError:
+                explain_call(wrapped, args, kwargs)
                 raise
         before, RECORDING.enabled = RECORDING.enabled, True
         outer, RECORDING.observer = RECORDING.observer, tape._note  # the tape is asked for by name
@@ -74,7 +80,8 @@ def _public(op: Op) -> Callable[..., Any]:
         finally:
             RECORDING.enabled, RECORDING.observer = before, outer
 
-    return _sign(_quick(op, wrapped) if op.kind == "elementwise" else wrapped, op)
+    _sign(wrapped, op)
+    return _sign(_quick(op, wrapped), op) if op.kind == "elementwise" else wrapped
 
 
 def _viewing(op: Op) -> Callable[..., Any]:
@@ -129,7 +136,11 @@ def _creating(op: Op) -> Callable[..., Any]:
             dtype = (default_complex if numbers else default_float)(name)
         nodes = [as_node(a, name) for a in args]
         named = {k: as_node(v, name) for k, v in kwargs.items()}
-        made = function(*nodes, dtype=dtype, **named) if dtype is not None else function(*nodes, **named)
+        try:
+            made = function(*nodes, dtype=dtype, **named) if dtype is not None else function(*nodes, **named)
+        except TypeError:
+            explain_call(wrapped, args, kwargs)
+            raise
         if dtype is None and made.dtype.name not in held(name):
             defaults = {"float": default_float, "complex": default_complex}
             made = F.astype(made, defaults.get(dtypes.KINDS[made.dtype], default_int)(name))

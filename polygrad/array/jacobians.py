@@ -98,12 +98,22 @@ def jacobian(
 
 
 def jacrev(f: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False) -> Callable[..., Any]:
-    """Return a function that gives the Jacobian of *f* by reverse mode; see `jacobian`."""
+    """Return a function that gives the Jacobian of *f* by reverse mode; see `jacobian`.
+
+    >>> import polygrad as pg
+    >>> pg.jacrev(lambda x: x * x)(pg.asarray([1.0, 3.0])).tolist()
+    [[2.0, 0.0], [0.0, 6.0]]
+    """
     return jacobian(f, argnums, has_aux)
 
 
 def jacfwd(f: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False) -> Callable[..., Any]:
-    """Return a function that gives the Jacobian of *f* by forward mode; see `jacobian`."""
+    """Return a function that gives the Jacobian of *f* by forward mode; see `jacobian`.
+
+    >>> import polygrad as pg
+    >>> pg.jacfwd(lambda x: x * x)(pg.asarray([1.0, 3.0])).tolist()
+    [[2.0, 0.0], [0.0, 6.0]]
+    """
     return jacobian(f, argnums, has_aux, mode="forward")
 
 

@@ -5,11 +5,13 @@ Not here: functions (`functions.py` makes one for each op of the table, and a me
 """
 
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from polygrad import dtypes
 from polygrad.array import interchange
 from polygrad.array.config import get_device, resolve
+from polygrad.array.words import OF_ARRAYS, lacking
 from polygrad.errors import DTypeError, GradError, ShapeError
 from polygrad.graph.functions import F
 from polygrad.graph.node import Node, parts, scalar, watches
@@ -20,6 +22,10 @@ from polygrad.runtime.structure import ALWAYS, active_mask
 
 if TYPE_CHECKING:
     from polygrad.array.at import At
+
+
+# What goes backward from an array; `recording.py`, which is built on the class, puts it here.
+_backward: list[Callable[["Array", "Array | None", bool], None]] = []
 
 
 class Array:
@@ -268,9 +274,7 @@ class Array:
         >>> x.grad
         Array(6., dtype=float64, device='cpu:0')
         """
-        from polygrad.array.recording import backward  # noqa: PLC0415  built on this class
-
-        backward(self, gradient, retain_graph)
+        _backward[0](self, gradient, retain_graph)
 
     def detach(self) -> "Array":
         """Return the same value as a constant: no gradient flows through it."""
@@ -305,6 +309,11 @@ class Array:
 
         def __getattr__(self, name: str) -> Any: ...  # a method for each function whose first operand is the array
 
+    else:
+
+        def __getattr__(self, name: str) -> Any:
+            raise lacking(name, f"{type(self).__name__!r} object", self, OF_ARRAYS)
+
     def to_device(self, device: Any, /, *, stream: Any = None) -> "Array":
         """Return this array on *device*; gradients flow back. On its own device it is itself."""
         if stream is not None:
@@ -312,7 +321,14 @@ class Array:
         name = resolve(device)
         return self if name == self.device else Array(F.to_device_(self._node, name))
 
-    to = to_device
+    def to(self, target: Any, /) -> "Array":
+        """Return this array on a device, or with elements of a dtype, as `Module.to` does with its arrays.
+
+        >>> import polygrad as pg
+        >>> pg.asarray([1.5]).to("cpu:0").to(pg.float32).dtype.name
+        'float32'
+        """
+        return self.astype(target) if hasattr(target, "itemsize") else self.to_device(target)
 
     def astype(self, dtype: Any, /, *, copy: bool = True) -> "Array":
         """Return this array with elements of another dtype; itself if it has that and *copy* is false."""

@@ -25,6 +25,11 @@ from polygrad.graph.functions import F
 from polygrad.ops.batching import folded
 from polygrad.ops.randomness import words_for
 
+__all__ = (
+    "bernoulli", "bits", "exponential", "fold_in", "get_state", "key", "normal", "permutation", "randint", "replayed",
+    "seed", "set_state", "snapshot", "uniform",
+)  # fmt: skip
+
 _WORDS = 4  # words a step of the counter
 _lock = threading.Lock()
 
@@ -189,28 +194,53 @@ def _draw(name: str, shape: Any, dtype: dtypes.DType, device: str, /, *args: Any
 
 
 def uniform(shape: Any = (), low: Any = 0.0, high: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
-    """Return numbers uniform in [low, high)."""
+    """Return numbers uniform in [low, high).
+
+    >>> import polygrad as pg
+    >>> pg.random.seed(0)
+    >>> x = pg.random.uniform((3, 2), -1.0, 1.0, dtype=pg.float32)
+    >>> x.shape, bool(pg.all((x >= -1.0) & (x < 1.0)))
+    ((3, 2), True)
+    """
     name = resolve(device)
     wanted = default_float(name) if dtype is None else dtypes.as_dtype(dtype)
     return _draw("uniform", shape, wanted, name, dtype=wanted, low=low, high=high)
 
 
 def normal(shape: Any = (), mean: Any = 0.0, std: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
-    """Return normal numbers of a mean and a standard deviation."""
+    """Return normal numbers of a mean and a standard deviation.
+
+    >>> import polygrad as pg
+    >>> pg.random.seed(0)
+    >>> x = pg.random.normal((1000,), mean=5.0, std=0.1)
+    >>> round(float(pg.mean(x)))
+    5
+    """
     name = resolve(device)
     wanted = default_float(name) if dtype is None else dtypes.as_dtype(dtype)
     return _draw("normal", shape, wanted, name, dtype=wanted, mean=mean, std=std)
 
 
 def exponential(shape: Any = (), scale: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
-    """Return exponential numbers of mean *scale*."""
+    """Return exponential numbers of mean *scale*.
+
+    >>> import polygrad as pg
+    >>> bool(pg.all(pg.random.exponential((100,), scale=2.0) >= 0.0))
+    True
+    """
     name = resolve(device)
     wanted = default_float(name) if dtype is None else dtypes.as_dtype(dtype)
     return _draw("exponential", shape, wanted, name, dtype=wanted, scale=scale)
 
 
 def randint(low: int, high: int, shape: Any = (), *, dtype: Any = None, device: Any = None) -> Array:
-    """Return integers in [low, high); the device needs uint64, in which they are made whatever their own dtype."""
+    """Return integers in [low, high); the device needs uint64, in which they are made whatever their own dtype.
+
+    >>> import polygrad as pg
+    >>> pg.random.seed(0)
+    >>> sorted(set(pg.random.randint(0, 3, (100,)).tolist()))
+    [0, 1, 2]
+    """
     name = resolve(device)
     if "uint64" not in held(name):
         raise DTypeError(
@@ -222,13 +252,23 @@ def randint(low: int, high: int, shape: Any = (), *, dtype: Any = None, device: 
 
 
 def bernoulli(p: Any = 0.5, shape: Any = (), *, device: Any = None) -> Array:
-    """Return bools that are true with probability *p*."""
+    """Return bools that are true with probability *p*.
+
+    >>> import polygrad as pg
+    >>> pg.random.bernoulli(1.0, (2,)).tolist()
+    [True, True]
+    """
     name = resolve(device)
     return _draw("bernoulli", shape, dtypes.float32, name, p)
 
 
 def bits(shape: Any = (), *, device: Any = None) -> Array:
-    """Return uniform uint32 words."""
+    """Return uniform uint32 words.
+
+    >>> import polygrad as pg
+    >>> pg.random.bits((4,)).dtype.name
+    'uint32'
+    """
     return _draw("random_bits", shape, dtypes.uint32, resolve(device))
 
 
@@ -237,6 +277,10 @@ def permutation(n: int, *, device: Any = None) -> Array:
 
     The order is that of the process's stream, computed on the host: a shuffled list of indices is small and is asked
     for rarely.
+
+    >>> import polygrad as pg
+    >>> sorted(pg.random.permutation(5).tolist())
+    [0, 1, 2, 3, 4]
     """
     from polygrad.array.creation import asarray  # noqa: PLC0415  built on the same modules
 

@@ -1,13 +1,17 @@
 """Giving a handle a new value: what optimisers, loaders and running statistics do.
 
-Here: `rebind`, which keeps leaves leaves.
+Here: `rebind`, which keeps leaves leaves, and its short form for values that have been computed, `settle`.
 Not here: writing to parts of an array (`mutation.py`), when it is allowed (the callers).
 """
+
+import weakref
 
 from polygrad.array.object import Array
 from polygrad.array.views import write
 from polygrad.errors import GradError, ShapeError
 from polygrad.graph.functions import F
+from polygrad.graph.node import RECORDING
+from polygrad.runtime.structure import ALWAYS
 
 
 def rebind(target: Array, value: Array) -> Array:
@@ -49,3 +53,24 @@ def rebind(target: Array, value: Array) -> Array:
             "detach() it"
         )
     return target
+
+
+def settle(target: Array, value: Array) -> None:
+    """Do as `rebind` does with a *value* that nobody else holds and that is in memory: what an optimiser computed."""
+    old, new = target._node, value._node
+    plain = (
+        new.storage is not None
+        and not new.parents
+        and not new.mask
+        and new.aval is old.aval
+        and new.device == old.device
+    )
+    if not plain or target._link is not None or RECORDING.capture is not None:
+        rebind(target, value)
+    elif not old.mask:
+        target._node = new
+    elif old.mask == ALWAYS and isinstance(old.leaf, weakref.ref) and old.leaf() is target:
+        new.mask, new.leaf = ALWAYS, old.leaf
+        target._node = new
+    else:
+        rebind(target, value)

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 
 from polygrad import dtypes
 from polygrad.array.anomaly import swept
-from polygrad.array.object import Array, make_leaf
+from polygrad.array.object import Array, _backward, make_leaf
 from polygrad.autograd import spend
 from polygrad.errors import DTypeError, GradError, ShapeError
 from polygrad.graph.functions import F
-from polygrad.graph.node import RECORDING, Node, PartOf, begin_watching, end_watching, share, watches
+from polygrad.graph.node import RECORDING, Node, PartOf, begin_watching, end_watching, scalar, share, watches
 from polygrad.runtime.structure import ALWAYS, active_mask, set_active_mask
 
 
@@ -51,12 +51,26 @@ def no_grad() -> GradMode:
 
 
 def enable_grad() -> GradMode:
-    """Record within a block, in this thread, whatever is around it."""
+    """Record within a block, in this thread, whatever is around it.
+
+    >>> import polygrad as pg
+    >>> x = pg.asarray([1.0, 2.0]).requires_grad_()
+    >>> with pg.no_grad(), pg.enable_grad():
+    ...     (x * x).sum().backward()
+    >>> x.grad.tolist()
+    [2.0, 4.0]
+    """
     return GradMode(True)
 
 
 def is_grad_enabled() -> bool:
-    """Whether this thread records."""
+    """Whether this thread records.
+
+    >>> import polygrad as pg
+    >>> with pg.no_grad():
+    ...     pg.is_grad_enabled()
+    False
+    """
     return RECORDING.enabled
 
 
@@ -78,9 +92,9 @@ def seed_for(output: Array, gradient: Array | None) -> Node:
                 f"cannot start backward from a value of {output.dtype.name} without a seed: pass gradient=..., or go "
                 "backward from a real one, pg.abs(...) or pg.real(...) say"
             )
-        one = F.full_of(1.0, output._node)
+        one: Node = F.full_of(1.0, output._node) if output._node.aval.shape else scalar(1.0, output.dtype)
         one.device = output.device
-        return one  # type: ignore[no-any-return]
+        return one
     if gradient.shape != output.shape:
         raise ShapeError(
             f"cannot seed an array of shape {list(output.shape)} with a gradient of shape {list(gradient.shape)}"
@@ -108,6 +122,9 @@ def backward(output: Array, gradient: Array | None, retain_graph: bool) -> None:
     if output.size == 1:
         noted, key = _losses.noted, id(output)
         noted[key] = weakref.ref(output, lambda _: noted.pop(key, None))
+
+
+_backward[:] = [backward]
 
 
 class _Losses(threading.local):

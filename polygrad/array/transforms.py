@@ -256,5 +256,10 @@ def jvp(
 
 
 def stop_gradient(x: Any) -> Any:
-    """Return an array (or a tree of arrays) as constants: no gradient flows through them."""
+    """Return an array (or a tree of arrays) as constants: no gradient flows through them.
+
+    >>> import polygrad as pg
+    >>> pg.grad(lambda x: pg.sum(x * pg.stop_gradient(x)))(pg.asarray([1.0, 2.0]))
+    Array([1., 2.], dtype=float64, device='cpu:0')
+    """
     return map_tree(lambda a: a.detach(), x)

@@ -83,8 +83,28 @@ def _rebuild(spec: Any, values: Any) -> Any:
 
 
 def leaves_of(tree: Any) -> list[Array]:
-    """Return the arrays of a tree."""
-    return flatten(tree)[0]
+    """Return the arrays of a tree, in the order of `flatten`.
+
+    >>> leaves_of([1, "text", {"a": None}])
+    []
+    """
+    leaves: list[Array] = []
+    _gather(tree, leaves)
+    return leaves
+
+
+def _gather(tree: Any, leaves: list[Array]) -> None:
+    if isinstance(tree, Array):
+        leaves.append(tree)
+    elif type(tree) is tuple or type(tree) is list:
+        for part in tree:
+            if type(part) is Array:  # most are: a call less
+                leaves.append(part)
+            else:
+                _gather(part, leaves)
+    else:
+        for _, part in children(tree) or ():
+            _gather(part, leaves)
 
 
 def map_tree(function: Callable[[Array], Any], tree: Any) -> Any:

@@ -8,10 +8,10 @@ Not here: the rule of any op, any value, any device; whose `.grad` receives what
 from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import attrgetter
 
-from polygrad.autograd.selection import Chosen, Gradient, carries, select, settled
+from polygrad.autograd.selection import SELECTING, Chosen, Gradient, carries, select, settled
 from polygrad.errors import GradError
 from polygrad.graph.functions import F
-from polygrad.graph.node import RECORDING, Node, Pair, parts, watches
+from polygrad.graph.node import RECORDING, Node, Pair, doubtful, parts, watches
 from polygrad.ops.table import Rule
 
 
@@ -64,6 +64,7 @@ def sweep(
     observer: Observer | None = None,
     inspector: Inspector | None = None,
     ends: Collection[Node] = (),
+    order: list[Node] | None = None,
 ) -> tuple[dict[Node, Node], list[Node]]:
     """Return the gradients of what *mask* watches, and the nodes passed on the way.
 
@@ -79,6 +80,8 @@ def sweep(
         Called with (node, part) for each gradient that a node's rule gives for one of its operands.
     ends : collection of Node
         Nodes that count as leaves whatever they were computed from.
+    order : list of Node, optional
+        What `watched` gives for all this, if it has been asked.
 
     Returns
     -------
@@ -95,7 +98,8 @@ def sweep(
     # Slopes of complex functions are made once within a sweep, for the real and imaginary parts alike.
     before, RECORDING.slopes = RECORDING.slopes, {}
     try:
-        return _sweep(seeds, mask, observer, inspector, frozenset(p for n in ends for p in parts(n)) if ends else ends)
+        ends = frozenset(p for n in ends for p in parts(n)) if ends else ends
+        return _sweep(seeds, mask, observer, inspector, ends, order)
     finally:
         RECORDING.slopes = before
 
@@ -106,12 +110,14 @@ def _sweep(
     observer: Observer | None,
     inspector: Inspector | None,
     ends: Collection[Node],
+    order: list[Node] | None,
 ) -> tuple[dict[Node, Node], list[Node]]:
     arrived: dict[Node, Gradient] = {}
     for node, cotangent in seeds:
         for part, found in zip(parts(node), parts(cotangent), strict=True):
             _add(arrived, part, found)
-    order = _watched(list(arrived), mask, ends)
+    if order is None:
+        order = watched(list(arrived), mask, ends)
     leaves: dict[Node, Node] = {}
     passed: list[Node] = []
     calls: dict[Call, list[Node | None]] = {}
@@ -159,8 +165,9 @@ def _arrive(node: Node, gradient: Node, leaves: dict[Node, Node], ends: Collecti
     leaves[node] = gradient
 
 
-def _watched(outputs: list[Node], mask: int, ends: Collection[Node]) -> list[Node]:
+def watched(outputs: list[Node], mask: int, ends: Collection[Node] = ()) -> list[Node]:
     """Return the nodes under *outputs*, no further than *ends*, that carry *mask*, consumers first."""
+    sure = not doubtful(mask)
     seen: set[Node] = set()
     stack = [n for n in outputs if watches(mask, n)]
     while stack:
@@ -172,7 +179,7 @@ def _watched(outputs: list[Node], mask: int, ends: Collection[Node]) -> list[Nod
             raise _spent(n)
         if n not in ends:
             for p in n.parents:
-                if p.mask and p not in seen and watches(mask, p):
+                if p.mask & mask and p not in seen and (sure or watches(mask, p)):
                     stack.append(p)
     return sorted(seen, key=_number, reverse=True)
 
@@ -189,7 +196,7 @@ def _propagate(
     node: Node, gradient: Gradient, mask: int, arrived: dict[Node, Gradient], inspector: Inspector | None
 ) -> None:
     op, parents, attrs = node.spec.op, node.parents, node.spec.attrs or ()
-    plain = type(gradient) is not Chosen and op.name != "where"
+    plain = type(gradient) is not Chosen and op.name not in SELECTING
     for k, (p, rule) in enumerate(zip(parents, op.vjp or (), strict=False)):
         if rule is None or not p.mask & mask:
             continue
@@ -207,6 +214,8 @@ def _part(node: Node, gradient: Gradient, k: int, rule: Rule) -> Gradient:
     chosen = gradient if type(gradient) is Chosen else None
     if node.spec.op.name == "where":
         return select(gradient, parents[0], k == 1)
+    if node.spec.op.name == "relu":
+        return select(gradient, F.less_equal(node, 0), taken=False)
     assert chosen is not None  # noqa: S101  the caller has applied the rule to any other
     return chosen.through(node, rule(F, chosen.gradient, node, *parents, *attrs), rule)
 

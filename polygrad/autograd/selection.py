@@ -1,4 +1,4 @@
-"""Gradients of selections: `where` sends each element's gradient one way, and nothing the other.
+"""Gradients of selections: `where` sends each element's gradient one way, and nothing the other; `relu` on or nowhere.
 
 Here: `Chosen`, a gradient whose zeros are still to be put in. A branch may be infinite or NaN where it is not taken,
 and zero times infinity is NaN; so the zeros are put in behind the slopes of the branch, not before them.
@@ -10,6 +10,7 @@ from typing import Any
 from polygrad.graph.functions import F
 from polygrad.graph.node import Aval, Node
 
+SELECTING = frozenset({"where", "relu"})
 # Ops of which each element of the result comes from one of the operand: zeros may wait until after their slopes.
 CARRYING = frozenset({"alias", "astype", "reshape_", "permute_"})
 

@@ -10,8 +10,9 @@ its help.
 import argparse
 from collections.abc import Sequence
 
+from polygrad import __version__
 from polygrad.cli import bench, conformance, devices, doctor, drivers, new_driver
-from polygrad.commands import ended
+from polygrad.commands import ended, parsed
 from polygrad.driver.messages import sentence_of
 
 COMMANDS = {
@@ -26,6 +27,7 @@ COMMANDS = {
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="polygrad", description="Arrays and gradients on any device.")
+    parser.add_argument("--version", action="version", version=f"polygrad {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():
         text = module.__doc__ or ""
@@ -38,12 +40,13 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("-v", "--verbose", action="store_true", help="say more; show tracebacks")
         module.add_arguments(command)
+        command.set_defaults(parser=command)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command of *argv* (default: of the process) and return its exit code; 2 for a wrong command line."""
-    arguments = _parser().parse_args(argv)
+    arguments = parsed(_parser(), argv)
     command = COMMANDS[arguments.command]
     name = f"polygrad {arguments.command}"
     return ended(name, lambda: command.run(arguments), sentence_of, verbose=arguments.verbose)

@@ -8,6 +8,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from polygrad.commands import parsed
 from polygrad.distributed.launcher import run
 from polygrad.errors import DistributedError
 
@@ -19,7 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     start = commands.add_parser("run", help="start processes on this machine, and end all when one fails")
     start.add_argument("-n", type=int, required=True, metavar="N", help="how many")
     start.add_argument("what", nargs=argparse.REMAINDER, metavar="-- script.py | -m module ...", help="what they run")
-    given = parser.parse_args(arguments)
+    start.set_defaults(parser=start)
+    given = parsed(parser, arguments)
     what = given.what[1:] if given.what[:1] == ["--"] else given.what
     try:
         return run(given.n, what)

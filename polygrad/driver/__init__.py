@@ -22,6 +22,7 @@ from polygrad.driver.ir import (
     View,
     placements,
 )
+from polygrad.driver.notices import Notices
 from polygrad.driver.requirements import ExpectedFailure, Requirements
 from polygrad.driver.types import (
     ACCELERATED_OPS,
@@ -33,6 +34,7 @@ from polygrad.driver.types import (
     Limits,
     MemoryInfo,
     Prepared,
+    PreparedMany,
     Ref,
 )
 from polygrad.errors import (
@@ -72,9 +74,11 @@ __all__ = [
     "LaunchError",
     "Limits",
     "MemoryInfo",
+    "Notices",
     "OutOfMemory",
     "Placement",
     "Prepared",
+    "PreparedMany",
     "Ref",
     "Requirements",
     "Store",

@@ -12,6 +12,7 @@ from polygrad.driver.bundles import Capturing
 from polygrad.driver.collectives import Collectives
 from polygrad.driver.hookspecs import hookimpl
 from polygrad.driver.ir import Kernel
+from polygrad.driver.notices import Notices
 from polygrad.driver.requirements import Requirements
 from polygrad.driver.types import DONE, DeviceInfo, Done, DriverInfo, Handle, MemoryInfo, Prepared, Ref
 from polygrad.errors import DeviceError, UnsupportedOp
@@ -100,6 +101,10 @@ class DriverBase:
 
     def capture(self) -> Capturing | None:
         """Return what writes launches down and makes them again at once, if `features.capture`: see `bundles.py`."""
+        return None
+
+    def notices(self, nbytes: int) -> Notices | None:
+        """Return memory that launches write and the host reads, if `features.notices`: see `notices.py`."""
         return None
 
     def requirements(self) -> Requirements | None:
@@ -260,6 +265,11 @@ class Plugin:
     def polygrad_capture(self, device: DeviceInfo) -> Capturing | None:
         instance = self._of(device)
         return None if instance is None else instance.capture()
+
+    @hookimpl
+    def polygrad_notices(self, device: DeviceInfo, nbytes: int) -> Notices | None:
+        instance = self._of(device)
+        return None if instance is None else instance.notices(nbytes)
 
     @hookimpl
     def polygrad_requirements(self, device: DeviceInfo) -> Requirements | None:

@@ -20,8 +20,8 @@ class Bundle(Protocol):
         """Give other numbers to the launch that came after call *number* (from 0) of `Capturing.varies`.
 
         *launch* makes it once more, to the same memory: the driver takes its scalars, or the numbers among its attrs,
-        and launches nothing. The *scalars* of a kernel are given too, for a driver that needs no more than these; of an
-        op they are None. What was launched before keeps the numbers it had.
+        and launches nothing. The *scalars* of a kernel are given too, for a driver that needs no more than these: of
+        many launches (`PreparedMany`) those of each, of an op None. What was launched before keeps the numbers it had.
         """
 
     def close(self) -> None:
@@ -32,9 +32,10 @@ class Capturing(Protocol):
     """Writes launches of one open device down, from `polygrad_capture`.
 
     What is launched between `begin` and `end` is written down and not made: by prepared kernels, `launch_fused`, and
-    `launch_op` of what `takes` answers with true. The core has made every one of these launches before, with the same
-    shapes, so all is compiled; nothing is allocated, freed or read in between, and no other thread launches. The memory
-    that the launches name stays allocated for as long as the bundle is launched.
+    `launch_op` of what `takes` answers with true; a mark of `notices.py` is written down as well. The core has made
+    every one of these launches before, with the same shapes, so all is compiled; nothing is allocated, freed or read in
+    between, and no other thread launches. The memory that the launches name stays allocated for as long as the bundle
+    is launched.
     """
 
     def takes(self, op: str, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> bool:

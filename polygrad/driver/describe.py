@@ -13,6 +13,12 @@ from polygrad.driver.types import Ref
 
 _SILENT = frozenset({"load", "scalar", "const", "iota", "cast", "bitcast"})
 _SHOWN = 6
+# What a kernel is not named after, unless it does nothing else.
+_PLAIN = frozenset({
+    "add", "subtract", "negative", "where", "less", "less_equal", "equal", "not_equal", "bitwise_and", "bitwise_or",
+    "bitwise_xor", "bitwise_invert",
+})  # fmt: skip
+_NAMED = 3
 
 
 def kernel_name(kernel: Kernel) -> str:
@@ -26,14 +32,36 @@ def kernel_name(kernel: Kernel) -> str:
     >>> kernel_name(Kernel(1, 0, ("float32",), (view,), (), body, (Store(2, 0),)))
     'exp,add [1 load, 1 store]'
     """
-    told = [str(i.attr) if i.op == "reduce" else i.op for i in kernel.body if i.op not in _SILENT]
-    words = list(dict.fromkeys(told))
-    if not words:
-        words = [next((i.op for i in kernel.body if i.op in ("iota", "cast", "bitcast")), "copy")]
+    words = _words(kernel)
     if len(words) > _SHOWN:
         words[_SHOWN:] = [f"+{len(words) - _SHOWN}"]
     loads = sum(i.op == "load" for i in kernel.body)
     return f"{','.join(words)} [{_counted(loads, 'load')}, {_counted(len(kernel.stores), 'store')}]"
+
+
+def kernel_identifier(kernel: Kernel) -> str:
+    """Return a name for the functions of *kernel*, by which vendors' profilers show them.
+
+    Examples
+    --------
+    >>> from polygrad.driver.ir import Instr, Store, View
+    >>> view = View(0, "float32", (1,))
+    >>> body = (Instr("load", "float32", (), 0), Instr("exp", "float32", (0,)), Instr("add", "float32", (1, 1)))
+    >>> kernel_identifier(Kernel(1, 0, ("float32",), (view,), (), body, (Store(2, 0),)))
+    'pg_exp_1l1s'
+    """
+    words = _words(kernel)
+    notable = [word for word in words if word not in _PLAIN] or words
+    loads = sum(i.op == "load" for i in kernel.body)
+    return f"pg_{'_'.join(notable[:_NAMED])}_{loads}l{len(kernel.stores)}s"
+
+
+def _words(kernel: Kernel) -> list[str]:
+    """Return what a kernel computes, each op once, in order."""
+    told = [str(i.attr) if i.op == "reduce" else i.op for i in kernel.body if i.op not in _SILENT]
+    return list(dict.fromkeys(told)) or [
+        next((i.op for i in kernel.body if i.op in ("iota", "cast", "bitcast")), "copy")
+    ]
 
 
 def _counted(count: int, what: str) -> str:

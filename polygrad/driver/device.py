@@ -18,9 +18,12 @@ from polygrad.driver.collectives import Collectives
 from polygrad.driver.describe import kernel_name
 from polygrad.driver.ir import Kernel
 from polygrad.driver.loader import Registry
+from polygrad.driver.notices import Notices
 from polygrad.driver.types import DONE, DeviceInfo, Done, Handle, MemoryInfo, Prepared, Ref
 from polygrad.driver.verify import verify
 from polygrad.errors import CompileError, DriverError, LaunchError, PolygradError
+
+Many = Callable[[Sequence[Sequence[Handle]], tuple[tuple[int, ...], ...], Sequence[Sequence[Any]]], None]
 
 
 def _structure_key(kernel: Kernel) -> Any:
@@ -44,7 +47,7 @@ class Device:
         memory_info() -> MemoryInfo or None     view(handle, nbytes) -> memoryview or None
         adopt(memory) -> handle or None         export(ref, owner) -> object with __dlpack__, or None
         import_(producer) -> (ref, owner) or None           collectives() -> Collectives or None
-        capture() -> Capturing or None
+        capture() -> Capturing or None        notices(nbytes) -> Notices or None
 
     Attributes
     ----------
@@ -62,7 +65,7 @@ class Device:
     __slots__ = (
         "__weakref__", "_fused_hook", "_launches", "_lock", "_plugin", "_prepared", "_refusal", "_registry",
         "adopt", "allocate", "capture", "collectives", "export", "free", "import_", "info", "launch_fused", "launch_op",
-        "memory_info", "name", "options", "synchronize", "view", "watched",
+        "memory_info", "name", "notices", "options", "synchronize", "view", "watched",
     )  # fmt: skip
 
     allocate: Callable[[int], Handle]
@@ -77,6 +80,7 @@ class Device:
     import_: Callable[[Any], tuple[Ref, object] | None]
     collectives: Callable[[], Collectives | None]
     capture: Callable[[], Capturing | None]
+    notices: Callable[[int], Notices | None]
     watched: bool
 
     def __init__(self, registry: Registry, plugin: Any, info: DeviceInfo, options: dict[str, str]) -> None:
@@ -117,6 +121,7 @@ class Device:
         self.import_ = self._bound("import", "importing memory", DriverError)
         self.collectives = self._bound("collectives", "asking for its collectives", DriverError)
         self.capture = self._bound("capture", "asking for what writes launches down", DriverError)
+        self.notices = self._bound("notices", "asking for memory that the host reads", DriverError)
         self._fused_hook = fused if self._others_see("polygrad_launch_fused") else None
         self.watched = self.wrapped or self._others_see("polygrad_launch_op")
 
@@ -227,6 +232,29 @@ class Device:
 
         return launch
 
+    def prepare_many(self, kernel: Kernel) -> Many:
+        """Return a callable that makes launches of *kernel* which do not wait for each other: see `PreparedMany.many`.
+
+        They are made one by one while a plugin sees launches, and by drivers without the feature `many`.
+        """
+        single = self.prepare(kernel)
+        together = getattr(self._prepared.get(_structure_key(kernel)), "many", None)
+        device = self
+
+        def launch(
+            buffers: Sequence[Sequence[Handle]], ints: tuple[tuple[int, ...], ...], scalars: Sequence[Sequence[Any]]
+        ) -> None:
+            if together is None or device._fused_hook is not None:
+                for one in zip(buffers, ints, scalars, strict=True):
+                    single(*one)
+                return
+            try:
+                together(buffers, ints, scalars)
+            except Exception as error:
+                fail(error, f"running {kernel_name(kernel)}, {len(ints)} times, on {device.name}", LaunchError)
+
+        return launch
+
     def launch_prepared(
         self, kernel: Kernel, buffers: Sequence[Handle], ints: tuple[int, ...], scalars: Sequence[Any]
     ) -> Done | None:
@@ -266,6 +294,6 @@ class Device:
         self._refusal = refusal
         self.allocate = self.launch_op = self.launch_fused = self.synchronize = refuse
         self.memory_info = self.view = self.adopt = self.export = self.import_ = self._fused_hook = refuse
-        self.collectives = self.capture = refuse
+        self.collectives = self.capture = self.notices = refuse
         self.free = lambda _handle: None  # finalizers of arrays that are still about must not raise
         self._prepared, self._launches = {}, {}

@@ -18,6 +18,7 @@ import pluggy
 from polygrad.driver.bundles import Capturing
 from polygrad.driver.collectives import Collectives
 from polygrad.driver.ir import Kernel
+from polygrad.driver.notices import Notices
 from polygrad.driver.requirements import Requirements
 from polygrad.driver.types import DeviceInfo, Done, DriverInfo, Handle, MemoryInfo, Prepared, Ref
 
@@ -82,7 +83,8 @@ def polygrad_launch_fused(
 @hookspec(firstresult=True)
 def polygrad_prepare_fused(device: DeviceInfo, kernel: Kernel) -> Prepared | None:
     """Compile *kernel* and return a callable (buffers, ints, scalars) for the hot path. Optional: without it
-    `polygrad_launch_fused` is called each time. Programs compiled here or later are announced with `count_build`.
+    `polygrad_launch_fused` is called each time. Programs compiled here or later are announced with `count_build`. With
+    `features.many` it is a `PreparedMany`.
     """
 
 
@@ -139,6 +141,15 @@ def polygrad_collectives(device: DeviceInfo) -> Collectives | None:
 @hookspec(firstresult=True)
 def polygrad_capture(device: DeviceInfo) -> Capturing | None:
     """Return what writes launches down, to be made again at once, if `features.capture`: see `bundles.py`. Optional."""
+
+
+@hookspec(firstresult=True)
+def polygrad_notices(device: DeviceInfo, nbytes: int) -> Notices | None:
+    """Return *nbytes* that launches write and the host reads without a copy, if `features.notices`: see `notices.py`.
+
+    Optional; other bytes each time that it is asked for. Without it the status word is memory as any other, and looking
+    at it waits for everything.
+    """
 
 
 @hookspec(firstresult=True)

@@ -178,7 +178,8 @@ class View(NamedTuple):
 class Store(NamedTuple):
     """Write value number `value` through view number `view`; views of stores are injective and do not overlap.
 
-    A block that is stored to is not loaded from by the same launch, so a driver may store as it goes.
+    A block that is stored to is loaded from by the same launch only if there are no reduced axes, and only through a
+    view that is the same: each element is made from the one in its place, so a driver may store as it goes.
     A ROW value is stored once per parallel index: its view has stride 0 along the reduced axes. If the view is
     `partial`, a FULL value is summed over all parallel axes, part by part: with rows numbered in C order over the
     parallel axes and launch arguments `parts` and `part_stride`, row r belongs to part ``r // ceil(rows / parts)``, and

@@ -6,7 +6,7 @@ Not here: behaviour; the hooks that use these types are in `hookspecs.py`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from polygrad.driver.ir import MANDATORY, MANDATORY_REDUCTIONS
 
@@ -16,6 +16,28 @@ Handle = Any  # opaque to the core: whatever a driver's allocate returns
 
 # A prepared kernel: called with (buffers, ints, scalars); enqueues the work and returns. See ir.py for the arguments.
 Prepared = Callable[[Sequence[Handle], tuple[int, ...], Sequence[bool | int | float]], Any]
+
+
+class PreparedMany(Protocol):
+    """A prepared kernel of a device with the feature `many`: it makes launches that do not wait for each other at once.
+
+    The launches are of one kernel, two or more of them, each with its own entry of every argument: buffers,
+    ints, scalars. No launch reads or writes what another one writes, kernels with a status word do not come, and
+    results are those of the launches made one by one, bit for bit. A driver may make some of them together and others
+    not; a bundle (`polygrad.driver.bundles`) takes the call for one launch.
+    """
+
+    def __call__(self, buffers: Sequence[Handle], ints: tuple[int, ...], scalars: Sequence[Any], /) -> Any:
+        """Make one launch, as any `Prepared`."""
+
+    def many(
+        self,
+        buffers: Sequence[Sequence[Handle]],
+        ints: tuple[tuple[int, ...], ...],
+        scalars: Sequence[Sequence[Any]],
+        /,
+    ) -> Any:
+        """Make a launch for each entry of the three."""
 
 
 class Done:
@@ -83,6 +105,9 @@ class Features:
     correctly_rounded: bool = False  # divide and sqrt within 0.5 ULP in float32
     thread_safety: Literal["serialised", "free"] = "serialised"
     fork: Literal["safe", "unsafe"] = "unsafe"
+    many: bool = False  # prepared kernels make launches that do not wait for each other together: `PreparedMany`
+    notices: bool = False  # the host reads what launches leave for it without a copy: `polygrad_notices`
+    placed: bool = False  # results of attention_backward may be strided views: see `ACCELERATED_OPS`
 
 
 @dataclass(frozen=True)
@@ -127,7 +152,13 @@ ACCELERATED_OPS = {
     "copy": "outs=(contiguous,), ins=(strided,): same shape and dtype.",
     "matmul": "outs=(contiguous [..., m, n],), ins=([..., m, k], [..., k, n]): batch axes equal, or stride 0; any "
     "strides; float dtypes (float16 and bfloat16 accumulate in float32) and integers. attrs precision: 'highest' "
-    "(default: float32 is float32) or 'tf32'.",
+    "(default: float32 is float32) or 'tf32'; tune: if true, the driver may time several ways at the first use and "
+    "keep the fastest, so that results may differ in their last bits between runs.",
+    "matmul_add": "outs=(out contiguous [..., m, n],), ins=(a, b, c), attrs precision and tune: a and b as of matmul, "
+    "float dtypes; c, of the shape and dtype of out, is contiguous or one row for all (strides 0, ..., 0, 1). out is "
+    "a @ b + c, and with attrs activation 'relu' 0 wherever that is at most 0 (NaN stays). The product may be rounded "
+    "before the sum, or kept as it was accumulated. No part of out is memory of an operand. To be declared beside "
+    "matmul.",
     "attention": "outs=(out contiguous [b, l, h, e], lse contiguous [b, h, l]), ins=(q [b, l, h, d], k [b, s, j, d], v "
     "[b, s, j, e]): strided views whose last axis is contiguous; h a multiple of j, d and e at most 128, in float64 "
     "64; float dtypes, float16 and bfloat16 with sums in float32. attrs scale: a float, causal: row i sees columns j "
@@ -136,7 +167,8 @@ ACCELERATED_OPS = {
     "may be left unread.",
     "attention_backward": "outs=(dq, dk, dv, contiguous, shaped as q, k, v), ins=(q, k, v, out, lse, dout), attrs as "
     "attention, whose results out and lse are: the gradients for dout, that by out. Strides as there. To be declared "
-    "with attention.",
+    "with attention. With the feature placed the three results may be strided views with a contiguous last axis, parts "
+    "of one array, say.",
     "random_bits": "outs=(contiguous uint32 [n],), attrs key: int < 2**64, counter: int < 2**64. Element e is word "
     "e % 4 of Philox-4x32-10 at counter (counter + e // 4 as the low 64 bits, 0 as the high) under key; words little "
     "end first.",

@@ -8,10 +8,9 @@ its help. Exit codes: 0 done, 1 it failed, 2 the command line is wrong, 130 inte
 """
 
 import argparse
-import os
 from collections.abc import Sequence
 
-from polygrad.commands import ended
+from polygrad.commands import ended, of_file, parsed
 from polygrad.driver.messages import sentence_of
 from polygrad.errors import PolygradError
 from polygrad.gpt import generate, tokenize, train
@@ -34,13 +33,14 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("-v", "--verbose", action="store_true", help="show the traceback of a failure")
         module.add_arguments(command)
+        command.set_defaults(parser=command)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command of *argv* (default: of the process) and return its exit code."""
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = parsed(_parser(), argv)
     except SystemExit as end:  # argparse has said what is wrong, or has given help
         return int(end.code or 0)
     command = COMMANDS[arguments.command]
@@ -50,7 +50,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _said(error: Exception) -> str:
     """Return an error as one sentence."""
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"cannot use {os.fspath(error.filename)}: {error.strerror}"
-    text = " ".join(str(error).split())
+    text = of_file(error) or " ".join(str(error).split())
     return text if text and isinstance(error, (PolygradError, OSError)) else sentence_of(error)

@@ -143,7 +143,22 @@ def _astype(x: Node, dtype: dtypes.DType) -> Node:
     return cast(x, dtype)
 
 
+def _turned(x: Node, order: tuple[int, ...]) -> Node:
+    """Return a gradient with its axes in another order.
+
+    Of a product whose last two axes are exchanged the operands are, and come the other way round: so the gradient of
+    weights that are used transposed lies in memory as they do, and what reads both runs through them alike.
+    """
+    rank = len(order)
+    if order == (*range(rank - 2), rank - 1, rank - 2) and type(x) is Node and x.spec.op.kind == "matmul":
+        if x.storage is None:
+            a, b = x.parents
+            return F.matmul_(F.swap_last(b), F.swap_last(a))  # type: ignore[no-any-return]
+    return F.permute_(x, order)  # type: ignore[no-any-return]
+
+
 F.sibling = sibling
+F.turned = _turned
 F.astype = _astype  # the primitive makes a node even where the dtype stays
 F.pair_ = pair
 on_pairs(functools.partial(record, F))

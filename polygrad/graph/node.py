@@ -14,10 +14,12 @@ from typing import Any
 
 from polygrad import dtypes, shapes
 from polygrad.errors import DeviceError, DTypeError
+from polygrad.graph.growth import CHECKED_EVERY, grown
 from polygrad.ops.table import Op
 from polygrad.symbols import applied, is_symbol, known, settled
 
-_number = itertools.count(1).__next__
+_numbers = itertools.count(1)
+_number = _numbers.__next__
 
 
 class Aval:
@@ -57,10 +59,14 @@ def aval(shape: shapes.Shape, dtype: dtypes.DType) -> Aval:
     return found
 
 
+# Kinds of ops whose results are worth a store if somebody holds them.
+COSTLY = frozenset({"reduce", "matmul", "scatter", "random", "gather", "library", "put"})
+
+
 class Spec:
     """What applying an op to operands of certain avals gives: interned, so that `sig` stands for all of it in keys."""
 
-    __slots__ = ("attrs", "aval", "casts", "op", "records", "sig")
+    __slots__ = ("attrs", "aval", "casts", "costly", "op", "records", "sig")
 
     def __init__(self, op: Op, attrs: Any, out: Aval, casts: tuple[Any, ...] | None) -> None:
         self.op = op
@@ -68,10 +74,11 @@ class Spec:
         self.aval = out
         self.casts = casts  # for each operand the dtype that it is cast to first, or None
         self.records = op.differentiable and dtypes.KINDS[out.dtype] == "float"
-        self.sig = _signature()
+        self.costly = op.kind in COSTLY
+        self.sig = signature()
 
 
-_signature = itertools.count(1).__next__
+signature = itertools.count(1).__next__
 _memo: dict[Any, Spec] = {}
 MEMO_LIMIT = 200_000
 
@@ -79,6 +86,11 @@ MEMO_LIMIT = 200_000
 def newest() -> int:
     """Return a number that no node has yet: what is made from now on has a greater one."""
     return _number()
+
+
+def reserve(count: int) -> list[int]:
+    """Return rising numbers for nodes that are made later, but come before what is made from now on."""
+    return list(itertools.islice(_numbers, count))
 
 
 class Recording(threading.local):
@@ -135,7 +147,9 @@ class Node:
         "value",
     )
 
-    def __init__(self, spec: Spec, parents: tuple["Node", ...], device: str | None, mask: int = 0) -> None:
+    def __init__(
+        self, spec: Spec, parents: tuple["Node", ...], device: str | None, mask: int = 0, depth: int = 0
+    ) -> None:
         self.spec = spec
         self.aval = spec.aval
         self.parents = parents
@@ -147,7 +161,7 @@ class Node:
         self.spent = False
         self.leaf: Any = None
         self.trace: Any = None
-        self.depth = 0
+        self.depth = depth
 
     @property
     def shape(self) -> shapes.Shape:
@@ -367,25 +381,28 @@ def apply(op: Op, operands: tuple[Node, ...], attrs: Any = None) -> Node:
         spec = spec_of(op, attrs, operands)
     if spec.casts is not None:
         operands = tuple([p if c is None else cast(p, c) for p, c in zip(operands, spec.casts, strict=True)])
-    device = None
-    mask = depth = 0
-    for p in operands:
-        other = p.device
+    if len(operands) == 2:  # noqa: PLR2004  as above
+        a, b = operands
+        device, other = a.device, b.device
         if other is not device and other is not None:
             device = other if device is None else common_device(op, operands)
-        mask |= p.mask
-        if p.depth > depth:
-            depth = p.depth
+        mask = a.mask | b.mask
+        depth = a.depth if a.depth > b.depth else b.depth
+    else:
+        device = None
+        mask = depth = 0
+        for p in operands:
+            other = p.device
+            if other is not device and other is not None:
+                device = other if device is None else common_device(op, operands)
+            mask |= p.mask
+            if p.depth > depth:
+                depth = p.depth
     if mask:
-        if not (spec.records and RECORDING.enabled):
-            mask = 0
-        elif mask & _again[0]:
-            mask = _united(operands)
-    node = Node(spec, operands, device, mask)
-    node.depth = depth + 1
+        mask = _recorded(mask, operands) if spec.records and RECORDING.enabled else 0
+    node = Node(spec, operands, device, mask, depth + 1)
     if depth and not depth % CHECKED_EVERY:
-        for watch in _watchers:
-            watch(node)
+        grown(node)
     if RECORDING.observer is not None:
         RECORDING.observer(node)
     return node
@@ -421,45 +438,27 @@ def watches(mask: int, node: Node) -> int:
 
     A node that is older than a recording carries its bit because an earlier recording had the same: it loses it now.
     """
-    doubtful = node.mask & _again[0]
-    while doubtful:
-        bit = doubtful & -doubtful
-        doubtful ^= bit
+    old = node.mask & _again[0]
+    while old:
+        bit = old & -old
+        old ^= bit
         if node.number < _begun[bit]:
             node.mask &= ~bit
     return node.mask & mask
 
 
-def _united(operands: tuple[Node, ...]) -> int:
-    mask = 0
-    for p in operands:
-        mask |= watches(-1, p)
-    return mask
+def doubtful(mask: int) -> bool:
+    """Whether nodes may carry bits of *mask* that `watches` takes from them."""
+    return bool(mask & _again[0])
 
 
-CHECKED_EVERY = 64  # operands deep: how often a growing graph is looked at
-_watchers: list[Callable[[Node], None]] = []
-
-
-def on_growth(function: Callable[[Node], None]) -> None:
-    """Install what looks at a pending graph as it grows, and may realize it; the array layer does."""
-    _watchers[:] = [function]
-
-
-_lookers: list[Callable[[Node], int]] = []
-
-
-def on_look(function: Callable[[Node], int]) -> None:
-    """Install what reads a 0-d integer for ops whose result's shape depends on it; the array layer does."""
-    _lookers[:] = [function]
-
-
-def look(node: Node) -> int:
-    """Return the value of a 0-d integer node, on which the shape of a result depends.
-
-    It waits for the device; vmap, for which a node stands for many values, refuses.
-    """
-    return _lookers[0](node)
+def _recorded(united: int, operands: tuple[Node, ...]) -> int:
+    """Return the mask of what is made of operands whose masks are *united*."""
+    if united & _again[0]:
+        united = 0
+        for p in operands:
+            united |= watches(-1, p)
+    return united
 
 
 def cast(node: Node, dtype: dtypes.DType) -> Node:

@@ -204,12 +204,8 @@ def _bare(node: Node) -> Node:
 
 
 def quotients(b: Builder, names: Names, nodes: Nodes) -> str | None:
-    """A softmax, or a sigmoid."""
-    return _softmax(b, names, nodes[0]) or _sigmoid(b, names, nodes[0])
-
-
-def _softmax(b: Builder, names: Names, node: Node) -> str | None:
-    powers, total = node.parents
+    """A softmax."""
+    powers, total = nodes[0].parents
     if total.op.name != "sum_" or total.storage is not None or total.parents[0] is not powers:
         return None
     found = under(powers, "exp", "subtract")
@@ -228,11 +224,13 @@ def log_softmax(b: Builder, names: Names, nodes: Nodes) -> str | None:
     return b.op("LogSoftmax", names[shifted[0]], axis=shifted[1]) if total[1].spec.attrs[0] == (shifted[1],) else None
 
 
-def _sigmoid(b: Builder, names: Names, node: Node) -> str | None:
-    upper, lower = node.parents
-    if upper.op.name != "where" or lower.op.name != "add" or node.dtype.name not in _FLOATS:
+def sigmoid(b: Builder, names: Names, nodes: Nodes) -> str | None:
+    """A sigmoid: e or 1, divided by 1 + e, where e is exp(-abs(x))."""
+    upper, share = nodes[0].parents
+    found = under(share, "inverse_", "add", "exp")
+    if upper.op.name != "where" or found is None or nodes[0].dtype.name not in _FLOATS:
         return None
-    e = lower.parents[0]
+    _, lower, e = found
     downhill = under(e, "exp", "where")
     if downhill is None or upper.parents[1] is not e or not is_number(b, upper.parents[2], 1.0):
         return None
@@ -247,6 +245,11 @@ def _sigmoid(b: Builder, names: Names, node: Node) -> str | None:
 
 def _conditions(upper: Node, e: Node) -> list[Node]:
     return [upper.parents[0], e.parents[0].parents[0]]
+
+
+def relu(b: Builder, names: Names, nodes: Nodes) -> str | None:
+    """A relu of floats."""
+    return b.op("Relu", names[nodes[0].parents[0]]) if nodes[0].dtype.name in _FLOATS else None
 
 
 def selections(b: Builder, names: Names, nodes: Nodes) -> str | None:
@@ -309,6 +312,8 @@ PATTERNS: dict[str, tuple[Pattern, ...]] = {
     "matmul_": (gemm,),
     "add": (biased,),
     "divide": (quotients,),
+    "multiply": (sigmoid,),
     "subtract": (log_softmax,),
+    "relu": (relu,),
     "where": (selections,),
 }

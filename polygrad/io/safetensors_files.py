@@ -74,6 +74,8 @@ def save_safetensors(
     {'w': Array([1., 2.], dtype=float64, device='cpu:0')}
     """
     package = _package()
+    if not isinstance(arrays, Mapping):
+        raise StateError(f"cannot save {type(arrays).__name__}: give names and arrays as a dict, and then the path")
     if not all(isinstance(text, str) for pair in (metadata or {}).items() for text in pair) or not all(
         isinstance(n, str) for n in arrays
     ):

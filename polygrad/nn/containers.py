@@ -96,6 +96,8 @@ class Sequential(_Numbered):
 
     def append(self, step: Any) -> Self:
         """Add a step at the end; return self."""
+        if not callable(step):
+            raise TypeError(f"cannot chain {step!r}: a step is a module or a function of an array")
         setattr(self, str(len(self) - len(self._names)), step)  # its parameters are called 0.weight, 1.weight, ...
         return self
 

@@ -14,6 +14,11 @@ from polygrad.array.functions import FUNCTIONS, NAMESPACES
 from polygrad.array.object import Array
 from polygrad.errors import ShapeError
 
+__all__ = (
+    "calculate_gain", "constant", "eye", "fans", "kaiming_normal", "kaiming_uniform", "normal", "ones", "orthogonal",
+    "trunc_normal", "uniform", "xavier_normal", "xavier_uniform", "zeros",
+)  # fmt: skip
+
 _MATRIX = 2
 
 

@@ -14,7 +14,7 @@ from polygrad.ops.composite import draw_numbers
 from polygrad.ops.internal import cast
 from polygrad.ops.manipulation import part
 from polygrad.ops.statistics import floating, wide
-from polygrad.ops.table import composite
+from polygrad.ops.table import composite, elementwise
 
 FAR = draw_numbers((-9, 9))
 _SELU_SCALE, _SELU_ALPHA = (
@@ -39,7 +39,18 @@ def ramp(xp: Any, x: Any) -> Any:
     return xp.where(x < 0, xp.zeros_like(x), x)
 
 
-@composite(reference=lambda np, x: np.maximum(x, 0), samples=draw_numbers((-2, 2)), dtypes="int float")
+def _relu_lowered(b: Any, x: Any) -> Any:
+    zero = b.const(0, b.dtype(x))
+    return b.where(b("less_equal", x, zero), zero, x)
+
+
+@elementwise(
+    kinds="int float",
+    verb="apply relu to",
+    lower=_relu_lowered,
+    # By the result, which the next layer reads anyway: what it was made of need not stay for the backward pass.
+    vjp=(lambda xp, g, out, x: xp.where(xp.less_equal(out, 0), 0.0, g),),
+)
 def relu(xp: Any, x: Any, /) -> Any:
     """x where it is positive, else 0; slope 0 at 0. NaN stays NaN."""
     return xp.where(xp.less_equal(x, 0), xp.zeros_like(x), x)
@@ -88,9 +99,22 @@ def celu(xp: Any, x: Any, /, alpha: Any = 1.0) -> Any:
     return _smooth(xp, "celu", x, lambda v: _exponential(xp, v, alpha, alpha))
 
 
+@elementwise(
+    kinds="float",
+    domain=(0.5, 2.0),
+    public=False,
+    lower=lambda b, x: b("divide", b.const(1, b.dtype(x)), x),
+    vjp=(lambda xp, g, out, x: -(g * out * out),),
+    verb="invert",
+)
+def inverse_(xp: Any, x: Any, /) -> Any:
+    """1 / x where x is not 0: its derivative takes no division."""
+    return 1 / x
+
+
 def _sigmoid(xp: Any, x: Any) -> Any:
     e = xp.exp(downhill(xp, x))
-    return xp.where(x < 0, e, xp.ones_like(e)) / (e + 1.0)
+    return xp.where(x < 0, e, xp.ones_like(e)) * xp.inverse_(e + 1.0)
 
 
 @composite(reference=lambda np, x: 1 / (1 + np.exp(-x)), samples=FAR)

@@ -271,6 +271,7 @@ def attention_(np: Any, q: Any, k: Any, v: Any, scale: float, causal: bool) -> A
     params=_attrs,
     batch=_batch,
     strided=True,
+    placed=True,
 )
 def attention_backward_(np: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, g: Any, scale: float, causal: bool) -> Any:
     """The gradients by queries, keys and values, for that by the result; *out* and *lse* are what attention gave."""

@@ -280,7 +280,7 @@ def one_hot(xp: Any, labels: Any, num_classes: Any, /, *, dtype: Any = None, axi
     n = operator.index(num_classes)
     if n < 1:
         raise ShapeError(f"cannot one-hot {n} classes: there must be at least one")
-    k = shapes.axis("one-hot", axis, labels.ndim + 1)
+    k = shapes.axis("one-hot", axis, labels.ndim + 1, of="the result")
     wide = xp.expand_dims(checked_label(xp, labels, n), k)
     hit = xp.equal(wide, places(xp, n, k, labels.ndim + 1))
     return cast(xp, hit, dtypes.float32 if dtype is None else dtypes.as_dtype(dtype))

@@ -36,6 +36,16 @@ def number_of(scalar: Any) -> Any:
     return found(scalar)
 
 
+def looked() -> None:
+    """Say that what is recorded follows from more than the form of the operands: how one came about, or its value.
+
+    Nodes of such a call, or of a backward pass with such a rule, are not made again from a template.
+    """
+    from polygrad.graph.asking import looks  # noqa: PLC0415  as above
+
+    looks[0] += 1
+
+
 def unwatched(xp: Any, x: Any) -> Any:
     """Return x where no gradient is needed: x itself, so that it is read once, or a constant if it is watched."""
     return xp.stop_gradient(x) if x.mask else x
@@ -144,7 +154,7 @@ def _shift(xp: Any, x: Any, by: int, n: int, forward: bool) -> Any:
 @composite(reference=None, dtypes="int", differentiable=False)
 def look_(xp: Any, x: Any) -> Any:
     """Return the value of a 0-d integer node, on which the shape of a result depends: the host waits for it."""
-    from polygrad.graph.node import look  # noqa: PLC0415  as above
+    from polygrad.graph.asking import look  # noqa: PLC0415  as above
 
     return look(x)
 

@@ -33,6 +33,17 @@ def _check_parts(parts: Any, axis: int) -> None:
             )
 
 
+def _arrays(verb: str, given: Any) -> list[Any]:
+    """Return the arrays of a list, of which there must be one at least."""
+    parts = list(given)
+    if not parts:
+        raise ShapeError(f"cannot {verb} no arrays: give at least one")
+    for x in parts:
+        if not hasattr(x, "ndim"):
+            raise DTypeError(f"cannot {verb} {x!r}: it is no array; convert it with pg.asarray(...)")
+    return parts
+
+
 @composite(
     reference=lambda np, arrays, axis=0: np.concatenate(arrays, axis=axis),
     samples=_several(
@@ -44,9 +55,7 @@ def _check_parts(parts: Any, axis: int) -> None:
 )  # fmt: skip
 def concat(xp: Any, arrays: Any, /, *, axis: Any = 0) -> Any:
     """Arrays one after another along an axis, or flattened if *axis* is None, in their common dtype."""
-    parts = list(arrays)
-    if not parts:
-        raise ShapeError("cannot concatenate no arrays: give at least one")
+    parts = _arrays("concatenate", arrays)
     if axis is None:
         parts, axis = [xp.flatten(x) for x in parts], 0
     k = shapes.axis("concatenate", axis, parts[0].ndim)
@@ -95,13 +104,11 @@ def _group(xp: Any, parts: list[Any], axis: int) -> Any:
 )
 def stack(xp: Any, arrays: Any, /, *, axis: Any = 0) -> Any:
     """Arrays of one shape along a new axis, in their common dtype."""
-    parts = list(arrays)
-    if not parts:
-        raise ShapeError("cannot stack no arrays: give at least one")
+    parts = _arrays("stack", arrays)
     for x in parts[1:]:
         if x.shape != parts[0].shape:
             raise ShapeError(f"cannot stack shapes {list(parts[0].shape)} and {list(x.shape)}: they must be equal")
-    k = shapes.axis("stack", axis, parts[0].ndim + 1)
+    k = shapes.axis("stack", axis, parts[0].ndim + 1, of="the result")
     return xp.concat([xp.expand_dims(x, k) for x in parts], axis=k)
 
 

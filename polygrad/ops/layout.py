@@ -53,7 +53,7 @@ def reshape_(xp: Any, x: Any, shape: Any, /) -> Any:
 @primitive(
     infer=lambda x, order: (tuple(x.shape[k] for k in order), x.dtype),
     kind="permute",
-    vjp=(lambda xp, g, out, x, order: xp.permute_(g, _inverse(order)),),
+    vjp=(lambda xp, g, out, x, order: xp.turned(g, _inverse(order)),),
     jvp=(lambda xp, t, out, x, order: xp.permute_(t, order),),
     complex="parts",
 )

@@ -125,7 +125,7 @@ def expand_dims(xp: Any, x: Any, /, axis: Any = 0) -> Any:
     """New axes of size 1 at *axis*, an int or several, counted in the result."""
     given = axis if isinstance(axis, (tuple, list)) else (axis,)
     rank = x.ndim + len(given)
-    new = shapes.axes("expand", tuple(given), rank)
+    new = shapes.axes("expand", tuple(given), rank, of="the result")
     old = iter(x.shape)
     return xp.reshape(x, tuple(1 if k in new else next(old) for k in range(rank)))
 

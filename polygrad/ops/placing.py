@@ -12,7 +12,7 @@ from typing import Any
 from polygrad import dtypes, shapes
 from polygrad.errors import DTypeError, ShapeError
 from polygrad.ops.indexing import Place, gather_plan
-from polygrad.ops.internal import cast, number_of
+from polygrad.ops.internal import cast, looked, number_of
 from polygrad.ops.selection import Fold
 from polygrad.ops.table import composite, primitive
 
@@ -52,6 +52,7 @@ def put_(xp: Any, x: Any, value: Any, starts: Any, steps: Any, sizes: Any, /) ->
 
 def seen_through(xp: Any, x: Any, starts: Any, steps: Any, sizes: Any) -> Any:
     """Return a block of x, read past writes that do not touch it: gradients of a loop of writes need no copies then."""
+    looked()
     while x.spec.op is put_ and x.storage is None:
         other, _, count = x.spec.attrs
         stride = x.spec.attrs[1]
@@ -144,6 +145,7 @@ def scatter_reduce_rows_(xp: Any, values: Any, rows: Any, n: Any, mode: Any, /) 
 
 def _set(xp: Any, x: Any, values: Any, fold: Fold) -> Any:
     """Replace rows; the last value that goes to a row is found as the greatest of their numbers."""
+    looked()
     count = fold.rows.shape[0]
     number = xp.reshape_(xp.iota(count, dtypes.int64), (count, 1))
     last = xp.scatter_reduce_rows_(number, fold.rows, fold.count, "max")
@@ -178,6 +180,7 @@ def _shaped(xp: Any, x: Any, shape: shapes.Shape) -> Any:
 
 def _added_rows(xp: Any, x: Any, values: Any, rows: Any, shape: tuple[int, int]) -> Any:
     """Return x, as rows of *shape*, with values added at row numbers."""
+    looked()
     total = xp.scatter_rows_(values, rows, shape[0])
     base = x
     while base.storage is None and base.spec.op.kind in ("reshape", "expand"):

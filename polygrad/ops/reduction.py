@@ -8,6 +8,7 @@ from typing import Any
 
 from polygrad import dtypes, shapes
 from polygrad.ops import complex_arithmetic
+from polygrad.ops.internal import looked
 from polygrad.ops.table import primitive
 
 
@@ -34,6 +35,7 @@ def _wins(xp: Any, x: Any, out: Any) -> Any:
 
 def _made_of_sums(x: Any) -> bool:
     """Whether a reduction stands between x and what is or will be in memory."""
+    looked()
     stack: list[Any] = [x]
     seen: set[Any] = set()
     while stack and len(seen) < WALK:

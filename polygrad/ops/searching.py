@@ -9,7 +9,7 @@ from typing import Any
 
 from polygrad import dtypes, shapes
 from polygrad.errors import ShapeError
-from polygrad.ops.internal import places
+from polygrad.ops.internal import looked, places
 from polygrad.ops.manipulation import part, with_calls
 from polygrad.ops.statistics import ALL, EVERY, over_axes, settle
 from polygrad.ops.table import composite, library
@@ -51,6 +51,7 @@ def _first_of_rows(xp: Any, x: Any, name: str) -> Any:
 
 
 def _has_search(xp: Any, x: Any, n: int) -> bool:
+    looked()
     while x.storage is None and x.spec.op.kind == "reshape":
         x = x.parents[0]
     return n >= SHORT and x.storage is not None and xp.has_op_("arg_extreme", x)

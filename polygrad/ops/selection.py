@@ -11,6 +11,7 @@ bad one is reported by the device.
 from typing import Any
 
 from polygrad import dtypes, shapes
+from polygrad.ops.internal import looked
 from polygrad.ops.table import composite, primitive
 
 
@@ -43,6 +44,7 @@ def counted_as_axes(indices: Any, shape: shapes.Shape, source: shapes.Shape, pla
 
 def _counting_axis(index: Any, rank: int, n: int) -> int | None:
     """Return the axis of the result along which an index operand counts 0 .. n - 1; None if it is anything else."""
+    looked()
     wide = [k for k, size in enumerate(index.shape) if size != 1]
     base = index
     while base.storage is None and base.spec.op.kind in ("reshape", "alias", "cast"):

@@ -52,6 +52,7 @@ class Op:
         "lower",
         "name",
         "params",
+        "placed",
         "public",
         "reference",
         "results",
@@ -91,6 +92,7 @@ class Op:
         self.params: Callable[..., dict[str, Any]] | None = facts.get("params")
         self.fallback: Callable[..., Any] | None = facts.get("fallback")
         self.strided: bool = facts.get("strided", False)  # of a library op: operands need not be in C order
+        self.placed: bool = facts.get("placed", False)  # nor results, on devices with the feature `placed`
         self.public: bool = facts.get("public", True)
         self.where: str = facts.get("where", "main")  # the namespaces that show it: main, linalg, fft, special, several
         self.second: bool = facts.get("second", True)  # gradgradcheck applies
@@ -232,6 +234,7 @@ def library(
     verb: str = "",
     batch: Rule | None = None,
     strided: bool = False,
+    placed: bool = False,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare a call of a driver's op: along the last axes of its operands, the axes before are a batch.
 
@@ -247,7 +250,8 @@ def library(
         the host's, which is counted and warned of.
     vjp, jvp : tuple of rules
         One for each operand, as ``(xp, g, out, *operands, index, *attrs)`` where *index* says which result *out* is;
-        ``xp.sibling(out, k)`` is another result of the same call.
+        ``xp.sibling(out, k)`` is another result of the same call, ``xp.turned(g, order)`` a gradient with its axes in
+        another order.
     call : str
         The op's name at the waist; this op's name without its underscore if it is left out.
     params : callable or None
@@ -256,6 +260,8 @@ def library(
         How `vmap` reads it, if examples do not simply stand along one more axis in front.
     strided : bool
         Whether operands may be views whose last axis alone is contiguous; if not, they are brought into C order first.
+    placed : bool
+        Whether results may be such views too, on devices with the feature `placed`.
     """
 
     def infer(*facts: Any) -> tuple[Any, Any]:
@@ -278,6 +284,7 @@ def library(
                 call=call or body.__name__.rstrip("_"),
                 params=params,
                 strided=strided,
+                placed=placed,
                 kinds=kinds,
                 verb=verb,
                 batch=batch,

@@ -16,6 +16,7 @@ from polygrad.array.functions import FUNCTIONS
 from polygrad.array.object import Array
 from polygrad.errors import GradError
 from polygrad.optim.optimizer import Optimizer, State
+from polygrad.optim.recipes import formula
 from polygrad.symbols import applied
 
 
@@ -75,6 +76,7 @@ class SGD(Optimizer):
             params, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, dampening=dampening
         )
 
+    @formula
     def update(
         self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float
     ) -> tuple[Array, State]:
@@ -130,6 +132,7 @@ class Adam(Optimizer):
         self.slots = ("mean", "square", "largest") if amsgrad else ("mean", "square")
         super().__init__(params, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
 
+    @formula
     def update(
         self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float
     ) -> tuple[Array, State]:
@@ -210,6 +213,7 @@ class NAdam(Optimizer):
             params, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay
         )
 
+    @formula
     def update(
         self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float
     ) -> tuple[Array, State]:
@@ -247,6 +251,7 @@ class Adamax(Optimizer):
         _check(0.0, 1.0, beta1=betas[0], beta2=betas[1])
         super().__init__(params, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay)
 
+    @formula
     def update(
         self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float
     ) -> tuple[Array, State]:
@@ -301,6 +306,7 @@ class Adagrad(Optimizer):
         """Return the sum's first value."""
         return FUNCTIONS["full_like"](value, self._start)  # type: ignore[no-any-return]
 
+    @formula
     def update(
         self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float
     ) -> tuple[Array, State]:
@@ -346,6 +352,7 @@ class Lion(Optimizer):
         _check(0.0, 1.0, beta1=betas[0], beta2=betas[1])
         super().__init__(params, lr=lr, betas=tuple(betas), weight_decay=weight_decay)
 
+    @formula
     def update(
         self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float
     ) -> tuple[Array, State]:
@@ -398,6 +405,7 @@ class RMSprop(Optimizer):
             params, lr=lr, alpha=alpha, eps=eps, momentum=momentum, weight_decay=weight_decay, centered=centered
         )
 
+    @formula
     def update(
         self, parameter: Array, gradient: Array, state: State, group: Mapping[str, Any], decay: float
     ) -> tuple[Array, State]:

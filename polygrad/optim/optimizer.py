@@ -19,11 +19,12 @@ from polygrad.array.creation import asarray
 from polygrad.array.evaluation import realize
 from polygrad.array.functions import FUNCTIONS
 from polygrad.array.object import Array
-from polygrad.array.rebinding import rebind
+from polygrad.array.rebinding import rebind, settle
 from polygrad.array.recording import no_grad
 from polygrad.errors import CaptureError, DTypeError, GradError, ShapeError, StateError
 from polygrad.nn import pending
 from polygrad.optim.captured import Numbers, count_up
+from polygrad.optim.recipes import Recipes, Step
 from polygrad.optim.turns import Member, in_turns
 from polygrad.runtime.devices import state as device_state
 
@@ -111,6 +112,7 @@ class Optimizer:
         self._norm: Array | None = None  # one array for all steps, which a compiled step gives new values
         self.share: frozenset[str] | None = None  # the parameters that this process moves, if it does not move all
         self._numbers: Numbers | None = None  # of a step that is captured
+        self._recipes = Recipes()
         self.version = 0  # grows when the state or the groups are replaced: a compiled step is then captured anew
         self.skipped = 0  # steps that were not taken because a gradient was not finite
         self._initial: list[float] = []  # the learning rates before any schedule changed them
@@ -299,7 +301,7 @@ class Optimizer:
                 if len(turns) > 1:
                     moved = self._turn(turn, found, factor, turn is turns[0])
                 for name, parameter, value, new in moved:
-                    rebind(parameter, value)
+                    settle(parameter, value)
                     self._advance(name, new)
             if capturing() is not None:
                 count_up(self.state, [name for name, _, _ in members])
@@ -314,7 +316,8 @@ class Optimizer:
                         self.state[name] = self._fresh(p, working(p.detach()))
                 realize([list(self.state[name].values())[1:] for name, _, _ in members])
             self._numbers = Numbers(self, [name for name, _, _ in members])
-        return [(name, p, *self._moved(name, p, found[name], group, factor)) for name, p, group in members]
+        step = self._recipes.for_step(self._asked, factor) if getattr(self.update, "formula", False) else None
+        return [(name, p, *self._moved(name, p, found[name], group, factor, step)) for name, p, group in members]
 
     def _turn(self, turn: list[Member], found: Mapping[str, Array], factor: Any, first: bool) -> list[Moved]:
         """Compute the new values of some parameters, while those of earlier turns have theirs."""
@@ -343,7 +346,7 @@ class Optimizer:
             return
         for key, value in new.items():
             if key != "step":
-                rebind(state[key], value)
+                settle(state[key], value)
             elif capturing() is None:
                 state[key] = value
 
@@ -370,33 +373,56 @@ class Optimizer:
             )
 
     def _moved(
-        self, name: str, parameter: Array, gradient: Array, group: dict[str, Any], factor: Any
+        self, name: str, parameter: Array, gradient: Array, group: dict[str, Any], factor: Any, step: Step | None
     ) -> tuple[Array, State]:
-        if gradient.shape != parameter.shape:
+        if gradient._node.aval.shape != parameter._node.aval.shape:
             raise ShapeError(
                 f"cannot step {name} of shape {list(parameter.shape)} by a gradient of shape {list(gradient.shape)}"
             )
-        value = working(parameter.detach())
-        slope: Any = gradient.detach().to_device(parameter.device).astype(value.dtype, copy=False)
+        before = self.state.get(name) or self._fresh(parameter, working(parameter.detach()))
+        count = (before["step"] if self._numbers is None else self._numbers.count(name)) + 1
+        decays = not getattr(parameter, "no_decay", False)
+        made = None if step is None else step.moved(parameter, gradient, before, group, count, decays)
+        if made is not None:
+            return made[0], {"step": count, **made[1]}
+        device = parameter.device
+        here = {k: a.to_device(device) for k, a in before.items() if k != "step"}
         if isinstance(factor, Array):
-            slope = slope * factor.to_device(parameter.device).astype(value.dtype, copy=False)
-        elif factor != 1.0:
-            slope = slope * factor
-        before = self.state.get(name) or self._fresh(parameter, value)
-        here = {k: a.to_device(parameter.device) for k, a in before.items() if k != "step"}
-        master: Any = here.pop(MASTER, None)
-        if master is not None:  # unless somebody has changed the parameter, it is the master's rounded value
-            kept = FUNCTIONS["equal"](master.astype(parameter.dtype), parameter.detach())
-            value = FUNCTIONS["where"](kept, master, value)
+            factor = factor.to_device(device)
         if self._numbers is not None:
             group = self._numbers.group(group)
-        decay = 0.0 if getattr(parameter, "no_decay", False) else group.get("weight_decay", 0.0)
-        count = (before["step"] if self._numbers is None else self._numbers.count(name)) + 1
+        decay = group.get("weight_decay", 0.0) if decays else 0.0
+        slope = gradient.detach().to_device(device)
+        new, arrays = self._asked(parameter.detach(), slope, here, group, factor, count, decay)
+        return new, {"step": count, **arrays}
+
+    def _asked(
+        self,
+        parameter: Array,
+        gradient: Array,
+        state: dict[str, Array],
+        group: Mapping[str, Any],
+        factor: Any,
+        count: Any,
+        decay: Any,
+    ) -> tuple[Array, dict[str, Array]]:
+        """Ask the update rule; return the new value in the parameter's dtype, and the new state arrays."""
+        value = working(parameter)
+        slope: Any = gradient.astype(value.dtype, copy=False)
+        if isinstance(factor, Array):
+            slope = slope * factor.astype(value.dtype, copy=False)
+        elif factor != 1.0:
+            slope = slope * factor
+        here = dict(state)
+        master = here.pop(MASTER, None)
+        if master is not None:  # unless somebody has changed the parameter, it is the master's rounded value
+            kept = FUNCTIONS["equal"](master.astype(parameter.dtype), parameter)
+            value = FUNCTIONS["where"](kept, master, value)
         new, arrays = self.update(value, slope, {"step": count, **here}, group, decay)
-        state = {"step": count, **{k: arrays[k] for k in self.slots}}
+        after = {k: arrays[k] for k in self.slots}
         if MASTER in self._slots(parameter):  # which a model that was moved to 16 bits since has not had yet
-            state[MASTER] = new
-        return new.astype(parameter.dtype, copy=False), state
+            after[MASTER] = new
+        return new.astype(parameter.dtype, copy=False), after
 
     def _fresh(self, parameter: Array, value: Array) -> State:
         first = {k: self.first_state(k, value) for k in self.slots}

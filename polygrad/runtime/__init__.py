@@ -7,7 +7,7 @@ Not here: derivatives, arrays, any device.
 from polygrad.runtime.counting import Counts, launch_counter
 from polygrad.runtime.devices import State, state, states
 from polygrad.runtime.memory import Buffer, Storage
-from polygrad.runtime.realize import realize, set_matmul_precision
+from polygrad.runtime.realize import realize, set_matmul_precision, set_matmul_tuning
 
 __all__ = [
     "Buffer",
@@ -17,6 +17,7 @@ __all__ = [
     "launch_counter",
     "realize",
     "set_matmul_precision",
+    "set_matmul_tuning",
     "state",
     "states",
 ]

@@ -22,6 +22,7 @@ from polygrad.driver.types import Ref
 from polygrad.errors import CompileWarning, DeviceLost, OutOfMemory, PolygradError
 from polygrad.runtime.devices import State
 from polygrad.runtime.memory import Buffer, size_class
+from polygrad.runtime.overwriting import Overwrite
 
 MEETINGS = 8  # places of the memory that are remembered, and bundles that are kept
 WRITTEN, SELDOM = 64, 32  # times that launches are written down; beyond, once in so many calls: it costs a hundred
@@ -96,6 +97,8 @@ class Bundles:
         Of the memory that stays, which was taken for what is copied.
     refused : str
         Why launches are made one by one, if they are.
+    overwrites : sequence of Overwrite
+        Launches that may write over what they read, as long as what they use is not settled.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class Bundles:
         self.refused = "" if any(self._capturing.values()) else "no device writes launches down"
         self._places = places
         self._settled: Settled = []
+        self.overwrites: Sequence[Overwrite] = ()
         self._follow()
 
     def _follow(self) -> None:
@@ -167,8 +171,6 @@ class Bundles:
                 return self._plain
             self._met.remove(key)
             self._ready[key] = steps = self._write(numbers)
-            if len(self._ready) > MEETINGS:
-                del self._ready[next(iter(self._ready))]
             return steps
         self._met.append(key)
         if len(self._met) + len(self._ready) > MEETINGS:
@@ -241,6 +243,9 @@ class Bundles:
             self._refuse(str(error))
             return
         self.nbytes, self._settled = nbytes, [*self._settled, *more]
+        stays = {p.block for p in moving}
+        for one in self.overwrites:  # what is brought to where it is wanted lies in memory of its own
+            one.refused |= not stays.isdisjoint((*one.blocks, *one.blocks.values()))
         self._follow()
 
     def _refuse(self, why: str) -> None:

@@ -9,7 +9,7 @@ asked for; it may be overwritten if it is itself a write that can be made again 
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from polygrad.graph.node import Node
 from polygrad.schedule.views import MOVEMENT
@@ -23,7 +23,7 @@ class _Baseline:
     leaf = storage = buffer = 0
 
 
-def find_claims(order: list[Node], uses: list[int], flags: list[int], held: int, active: int) -> dict[int, int]:
+def find_claims(order: list[Node], uses: Mapping[int, int], flags: list[int], held: int, active: int) -> dict[int, int]:
     """Return the claims: from the position of a write in *order* to that of the last write of the row it starts.
 
     Parameters

@@ -12,9 +12,10 @@ from typing import Any
 
 from polygrad.driver.binding import Device, open_device
 from polygrad.driver.loader import REGISTRY
+from polygrad.driver.notices import Notices
 from polygrad.driver.types import Ref
 from polygrad.errors import DeviceError, OutOfBounds
-from polygrad.graph.asking import on_asking
+from polygrad.graph.asking import on_asking, on_opening
 from polygrad.runtime.memory import Buffer, Pool, Storage
 from polygrad.schedule.emit import LABEL_SHIFT
 
@@ -34,10 +35,13 @@ class State:
         self.pool = Pool(device)
         self.lock = threading.RLock()  # one realize at a time
         self.plans: dict[Any, Any] = {}
+        self.folded: dict[Any, Any] = {}  # by the key of a folded graph: where its nodes stand in a plan; `folding.py`
         self.fused = 0
         self.ops = 0
         self.fallbacks = 0  # calls of library ops that went to the host's device
         self._status: Buffer | None = None
+        self._notices: Notices | None = None  # the status word, if the host can look at it without a copy
+        self._marked = True  # whether a mark follows every launch that may write there
         self._tags = itertools.count(1)
         self._sites: dict[int, Any] = {}
         self._numbers: dict[Any, int] = {}  # of lines that launched something before
@@ -45,7 +49,13 @@ class State:
 
     def status(self) -> Any:
         """Return the handle of the status word."""
+        if self._notices is not None:
+            return self._notices.handle
         if self._status is None:
+            if self.info.features.notices:
+                self._notices = self.device.notices(_STATUS_BYTES)
+                if self._notices is not None:
+                    return self._notices.handle
             self._status = self.pool.allocate(_STATUS_BYTES)
             self._write_status()
         return self._status.handle
@@ -64,6 +74,7 @@ class State:
         if number is None:
             number = self._numbers[key] = self._new_number()
         self._sites[number] = site
+        self._marked = False
         if len(self._sites) > SITES:  # a loop that never looks at a value must not remember every launch
             self.check()
             self._sites[number] = site
@@ -85,20 +96,54 @@ class State:
     def expect(self, sites: dict[int, Any]) -> None:
         """Say what launches with reserved numbers stand for, before they are made."""
         self._sites.update(sites)
+        self._marked = False
 
-    def check(self) -> None:
-        """Raise OutOfBounds if a launch since the last check has met a bad index; waits for the launches."""
-        if not self._sites or self._status is None:
+    def mark(self) -> None:
+        """Mark the place after a launch that may write the status word, so that `check` waits no longer than for it."""
+        if self._notices is not None:
+            self._notices.mark()
+            self._marked = True
+
+    def marked(self) -> None:
+        """Hear that there is a mark after the last of many launches that may have found a bad index."""
+        self._marked = True
+
+    def check(self, *, idle: bool = False) -> None:
+        """Raise OutOfBounds if a launch since the last check has met a bad index; waits for the launches that look.
+
+        If *idle*, the device is known to have done all that was launched.
+        """
+        if not self._sites:
             return
+        raw = self._looked_at(idle)
+        if raw is None:
+            return
+        tag, instruction, index = struct.unpack("<iiq", raw)
+        sites, self._sites = self._sites, {}
+        if tag:
+            if self._notices is None:
+                self._write_status()
+            else:
+                self.device.synchronize()  # launches behind the mark may report the same index once more
+                self._notices.memory[:] = _CLEAR
+            raise _out_of_bounds(index, *_site(sites.get(tag), instruction))
+
+    def _looked_at(self, idle: bool) -> bytes | None:
+        """Return the status word, when the launches that may write it are done; None if there is none."""
+        if self._notices is not None:
+            if not idle:
+                if not self._marked:
+                    self.mark()
+                self._notices.wait()
+            self._marked = True
+            return bytes(self._notices.memory)
+        if self._status is None:
+            return None
         raw = bytearray(_STATUS_BYTES)
         self.device.launch_op(
             "read", (), (Ref(self._status.handle, 0, (4,), (1,), "int32"),), {"into": memoryview(raw)}
         )
-        tag, instruction, index = struct.unpack("<iiq", raw)
-        sites, self._sites = self._sites, {}
-        if tag:
-            self._write_status()
-            raise _out_of_bounds(index, *_site(sites.get(tag), instruction))
+        return bytes(raw)
 
 
 def _out_of_bounds(index: int, op: str, sizes: tuple[int, ...], trace: Any) -> OutOfBounds:
@@ -149,6 +194,7 @@ def state(name: str) -> State:
                 found.pool.closed = True
                 reopened.add(device.name)
             found = _states[device.name] = State(device)
+            on_opening()
     return found
 
 

@@ -46,6 +46,7 @@ def _fused(launch: Launch, step: Fused) -> str:
 def _library(step: Library, device: str) -> str:
     operands, results = (" and ".join(f"{o.dtype}{list(o.shape)}" for o in ends) for ends in (step.ins, step.outs))
     text = step.op + (f" of {operands}" if operands else "") + f" to {results}"
+    text += f", then {dict(step.params)['activation']}" if step.op == "matmul_add" and step.params else ""
     lacking = step.op not in state(device).info.ops
     return text + ", which the driver lacks: made of other launches, or borrowed from the host" if lacking else text
 

@@ -19,7 +19,7 @@ from polygrad.runtime.devices import state
 from polygrad.runtime.memory import Buffer, Storage
 from polygrad.runtime.realize import crossings, strided
 from polygrad.runtime.structure import Structure
-from polygrad.schedule import Fused, Library, plan
+from polygrad.schedule import Fused, Library, Many, Question, plan
 
 
 class Launch(NamedTuple):
@@ -115,15 +115,16 @@ def _made(device: str, asked: list[Node]) -> list[Launch]:
     asked = [*asked, *graph.history]
     held = graph.offered(), graph.retained()
     leaves = list(graph.leaves)
-    made = plan(graph.order, leaves, asked, *held, state(device).info, graph.claims())
+    made = plan(Question(graph.order, leaves, asked, *held, state(device).info, graph.claims()))
     values = dict(enumerate([*leaves, *graph.order]))
-    for step in made.steps:  # parts of sums have slots behind those of nodes: each is known by the sum beside it
+    steps = [one for step in made.steps for one in (step.launches if isinstance(step, Many) else (step,))]
+    for step in steps:  # parts of sums have slots behind those of nodes: each is known by the sum beside it
         if isinstance(step, Fused):
             stored = _stored(step)
             for loose, whole in zip(step.slots[::2], step.slots[1::2], strict=False):
                 if loose not in values and loose not in stored and whole in values:
                     values[loose] = values[whole]
-    return [_launch(device, step, values) for step in made.steps]
+    return [_launch(device, step, values) for step in steps]
 
 
 def _stored(step: Fused) -> set[int]:

@@ -12,16 +12,23 @@ from polygrad import shapes
 from polygrad.driver.types import Ref
 from polygrad.errors import CaptureError, DTypeError
 from polygrad.graph.node import RECORDING, Node, Pair, describe, parts, watches
+from polygrad.graph.templates import operands_of
 from polygrad.runtime.devices import State, check_alive, reopened, state, states
+from polygrad.runtime.folding import Folded, Standing
 from polygrad.runtime.memory import Buffer, Storage, size_class
 from polygrad.runtime.structure import Structure, active_mask
-from polygrad.schedule import Fused, Library, Operand, Plan, plan
+from polygrad.schedule import Fused, Library, Many, Operand, Plan, Question, plan
 from polygrad.schedule.emit import block_of
 from polygrad.schedule.fuse import PACKED
 from polygrad.schedule.index import nests
+from polygrad.schedule.looking import first_looks
+from polygrad.schedule.steps import Step, slots_of
 from polygrad.schedule.views import strides_do
 
-PRECISE = frozenset({"matmul", "convolution", "convolution_input", "convolution_weight"})  # ops that may use TF32
+# Ops that may use TF32.
+PRECISE = frozenset({"matmul", "matmul_add", "convolution", "convolution_input", "convolution_weight"})
+TUNED = frozenset({"matmul", "matmul_add"})  # ops of which a device may try several ways
+CHECKED = frozenset({"scatter_add", "scatter_reduce"})  # ops that report indices which are out of bounds
 PLAN_LIMIT = 4096  # plans a device; the oldest go first
 
 
@@ -76,30 +83,66 @@ def _realize_on(found: State, asked: list[Node], landed: Landed | None = None) -
     asked = [n for n in asked if n.storage is None]
     if not asked:
         return None
-    graph = Structure(asked)
+    graph = Structure(asked, folded=RECORDING.capture is None and landed is None)
     asked += graph.history
+    lacking = _lacking(found, graph)
+    if lacking is not None:
+        return lacking
+    standing = None
+    if graph.pieces:
+        known = None if graph.writes else found.folded.get(graph.key)
+        if known is not None and (program := known.program()) is not None:
+            program.run(*known.nodes(graph))
+            return None
+        standing = None if graph.writes else Standing(graph)
+        del graph  # it holds every node, and the next one counts who does
+        graph = Structure(asked)
+        asked += graph.history
+    program = found.plans.get(_key(graph, landed))
+    if program is None and _straighten(graph.order):
+        del graph  # as above
+        graph = Structure(asked)
+        asked += graph.history
+        program, standing = found.plans.get(_key(graph, landed)), None
+    if program is None:
+        program = _kept(found.plans, _key(graph, landed), _planned(found, graph, asked, landed))
+    if standing is not None:
+        known = Folded(program, standing, graph)
+        if known.whole:
+            _kept(found.folded, standing.key, known)
+    program.run(graph.order, list(graph.leaves), landed)
+    return None
+
+
+def _key(graph: Structure, landed: Landed | None) -> Any:
+    return graph.key if landed is None else (graph.key, "prompt")
+
+
+def _kept(where: dict[Any, Any], key: Any, value: Any) -> Any:
+    """Return *value*, kept under a key; the oldest goes where there are too many."""
+    if len(where) >= PLAN_LIMIT:
+        where.pop(next(iter(where)), None)
+    where[key] = value
+    return value
+
+
+def _planned(found: State, graph: Structure, asked: list[Node], landed: Landed | None) -> "Program":
+    """Return a new program for a graph."""
+    _check_dtypes(found, graph.order)
+    held = graph.offered(), graph.retained()
+    leaves = list(graph.leaves)
+    made = plan(Question(graph.order, leaves, asked, *held, found.info, graph.claims(), prompt=landed is not None))
+    return Program(found, made, graph.order)
+
+
+def _lacking(found: State, graph: Structure) -> Node | None:
+    """Return a result of a library op that a device lacks, if there is one; refuse memory of its earlier life."""
     for n in graph.calls:
         if n.spec.op.call not in found.info.ops:
             return n
-    leaves = list(graph.leaves)
     if found.name in reopened:
-        for leaf in leaves:
+        for leaf in graph.leaves:
             check_alive(found, leaf.storage)
-    program = found.plans.get(graph.key)
-    if program is None and _straighten(graph.order):
-        del graph, leaves  # it holds every node, and the next one counts who does
-        graph = Structure(asked)
-        asked += graph.history
-        leaves = list(graph.leaves)
-        program = found.plans.get(graph.key)
-    if program is None:
-        _check_dtypes(found, graph.order)
-        made = plan(graph.order, leaves, asked, graph.offered(), graph.retained(), found.info, graph.claims())
-        program = Program(found, made, graph.order)
-        if len(found.plans) >= PLAN_LIMIT:
-            found.plans.pop(next(iter(found.plans)), None)
-        found.plans[graph.key] = program
-    program.run(graph.order, leaves, landed)
     return None
 
 
@@ -148,7 +191,7 @@ def crossings(pending: list[Node]) -> list[Node]:
         n = stack.pop()
         if n not in seen and n.storage is None:
             seen.add(n)
-            stack += n.parents
+            stack += operands_of(n)
             if n.spec.op.kind == "transfer":
                 found.append(n)
     return sorted(found, key=lambda n: n.number)
@@ -192,7 +235,11 @@ class Program:
         self.plan = made
         self.launches: list[Any] = []  # of the kernels, by step
         self.steps = [self._bind(s) for s in made.steps]
-        self.fused = sum(isinstance(s, Fused) for s in made.steps)
+        self.looks = first_looks(made.steps, order)  # behind the last of these, nothing new is reported
+        if self.looks and found.info.features.notices:
+            last = max(self.looks)
+            self.steps[last] = _marking(self.steps[last], found)
+        self.fused = sum(not isinstance(s, Library) for s in made.steps)
         self.ops = len(made.steps) - self.fused
         self.results = [(at, slot, shapes.strides(order[at].aval.shape)) for at, slot in made.results]
         self._landings: list[list[int]] | None = None
@@ -216,6 +263,8 @@ class Program:
                 step(buffers, order, leaves, moved)
         else:
             self._run_telling(buffers, order, leaves, landed)
+        if self.looks:
+            found.marked()  # by the last of them
         found.fused += self.fused
         found.ops += self.ops
         self._settle(buffers, order, leaves)
@@ -256,9 +305,11 @@ class Program:
                     n.storage = Storage(buffers[operand.slot], operand.offset, operand.strides, flat)
                 landed(n)
 
-    def _bind(self, step: Fused | Library) -> Callable[..., None]:
+    def _bind(self, step: Step) -> Callable[..., None]:
         if isinstance(step, Fused):
             return self._bind_fused(step)
+        if isinstance(step, Many):
+            return self._bind_many(step)
         self.launches.append(None)
         return self._bind_library(step)
 
@@ -274,11 +325,13 @@ class Program:
         """Return outputs, inputs and attributes of a library call, and of a checked one what it belongs to."""
         attrs: dict[str, Any] = dict(step.params)
         site = None
-        if step.op in ("scatter_add", "scatter_reduce"):
+        if step.op in CHECKED:
             node = order[step.traced]
             site = {0: ("scatter", node.aval.shape[:1], node.trace)}
         if step.op in PRECISE and _precision[0] != "highest":
             attrs["precision"] = _precision[0]
+        if _tuning[0] and step.op in TUNED:
+            attrs["tune"] = True
         outs = step.outs
         if step.op == "random_bits":
             outs = tuple([o._replace(shape=(shapes.size(o.shape),), strides=(1,)) for o in outs])
@@ -306,6 +359,25 @@ class Program:
                 status = self.state.status()
                 tag = self.state.tag(self.origins(step, order))
                 launch([buffers[s].handle if s >= 0 else status for s in slots], (*here, tag), values)
+            for slot in ends:
+                buffers[slot] = None
+
+        return run
+
+    def _bind_many(self, step: Many) -> Callable[..., None]:
+        launch = self.state.device.prepare_many(step.kernel)
+        self.launches.append(launch)
+        take = self.state.pool.take
+        makes = [(slot, size_class(nbytes), nbytes) for slot, nbytes in step.allocate]
+        each, ints, ends = step.launches, tuple([one.ints for one in step.launches]), step.release
+
+        def run(buffers: list[Any], order: list[Node], leaves: list[Node], moved: bool) -> None:
+            for slot, size, nbytes in makes:
+                if buffers[slot] is None:
+                    buffers[slot] = take(size, nbytes)
+            here = tuple([self._offset(one, leaves) for one in each]) if moved else ints
+            memory = [[buffers[s].handle for s in one.slots] for one in each]
+            launch(memory, here, [[order[k].value for k in one.scalars] for one in each])
             for slot in ends:
                 buffers[slot] = None
 
@@ -347,6 +419,16 @@ class Program:
         return run
 
 
+def _marking(step: Callable[..., None], found: State) -> Callable[..., None]:
+    """Return a step that makes a mark after it, so that whoever asks for bad indices waits no longer than for it."""
+
+    def run(buffers: list[Any], order: list[Node], leaves: list[Node], moved: bool) -> None:
+        step(buffers, order, leaves, moved)
+        found.mark()
+
+    return run
+
+
 def _landings(made: Plan) -> list[list[int]]:
     """Return for each step the results, as positions in the order, whose memory no later step reads or writes.
 
@@ -354,8 +436,7 @@ def _landings(made: Plan) -> list[list[int]]:
     """
     last: dict[int, int] = {}
     for k, step in enumerate(made.steps):
-        slots = step.slots if isinstance(step, Fused) else [o.slot for o in (*step.outs, *step.ins)]
-        for slot in (*slots, *[slot for slot, _ in step.allocate]):
+        for slot in (*slots_of(step), *[slot for slot, _ in step.allocate]):
             last[slot] = k
     fresh = {slot for step in made.steps for slot, _ in step.allocate}
     out: list[list[int]] = [[] for _ in made.steps]
@@ -381,6 +462,22 @@ def set_matmul_precision(precision: str) -> None:
     if precision not in ("highest", "tf32"):
         raise ValueError(f"matmul precision is 'highest' or 'tf32', got {precision!r}")
     _precision[0] = precision
+
+
+_tuning = [False]
+
+
+def set_matmul_tuning(on: bool = True) -> None:
+    """Say whether a device may time several ways of a matrix product at its first use, and keep the fastest.
+
+    Results then differ in their last bits between runs, as another way may win; by default they do not.
+    """
+    _tuning[0] = bool(on)
+
+
+def matmul_tuning() -> bool:
+    """Return what `set_matmul_tuning` was told last."""
+    return _tuning[0]
 
 
 def matmul_precision() -> str:

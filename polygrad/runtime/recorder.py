@@ -17,8 +17,9 @@ from polygrad.errors import CaptureError
 from polygrad.graph.node import Node
 from polygrad.runtime.devices import State
 from polygrad.runtime.memory import Buffer, Storage, size_class
-from polygrad.schedule import Fused, Library
+from polygrad.schedule import Fused, Library, Many
 from polygrad.schedule.emit import block_of
+from polygrad.schedule.steps import Step
 from polygrad.symbols import HostProgram, Symbol
 
 INPUT, MADE, CONSTANT = range(3)
@@ -50,6 +51,7 @@ class FusedCall(NamedTuple):
     """
 
     state: State
+    kernel: Kernel
     launch: Any
     blocks: tuple[int, ...]
     status: int
@@ -71,7 +73,30 @@ class LibraryCall(NamedTuple):
     site: dict[int, Any] | None  # of a scatter, which has a status word
 
 
-Call = FusedCall | LibraryCall
+class ManyCall(NamedTuple):
+    """Launches of one kernel made at once, none of which is checked."""
+
+    state: State
+    launch: Any
+    calls: tuple[FusedCall, ...]
+    site: None = None
+
+
+Call = FusedCall | LibraryCall | ManyCall
+
+
+def blocks_of(call: Call) -> list[int]:
+    """Return the blocks that a launch uses."""
+    if isinstance(call, FusedCall):
+        return [b for b in call.blocks if b >= 0]
+    if isinstance(call, ManyCall):
+        return [b for one in call.calls for b in one.blocks]
+    return [r.handle for r in (*call.outs, *call.ins)]
+
+
+def is_checked(call: Call) -> bool:
+    """Whether a launch writes the status word if it meets an index that is out of bounds."""
+    return call.site is not None and (not isinstance(call, FusedCall) or call.status >= 0)
 
 
 class Recorder:
@@ -79,8 +104,10 @@ class Recorder:
 
     Attributes
     ----------
-    calls : list of FusedCall and LibraryCall
+    calls : list of FusedCall, LibraryCall and ManyCall
         The launches, in order.
+    looks : list of int
+        Those of them that are the first of a plan to look at some index.
     blocks : list of Block
         By number.
     host : HostProgram
@@ -95,6 +122,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self.looks: list[int] = []
         self.blocks: list[Block] = []
         self.host = HostProgram()
         self.symbols: dict[Node, Symbol] = {}
@@ -196,15 +224,24 @@ class Run:
         for slot, nbytes in step.allocate:
             if self.slots[slot] < 0:
                 self.slots[slot] = self.recorder.block(MADE, device, size_class(nbytes))
-        self.recorder.calls.append(self._fused(step, k) if isinstance(step, Fused) else self._library(step))
+        if k in self.program.looks:
+            self.recorder.looks.append(len(self.recorder.calls))
+        self.recorder.calls.append(self._call(step, self.program.launches[k]))
         for slot in step.release:
             self.slots[slot] = -1  # a value that is made again has another block then
+
+    def _call(self, step: Step, launch: Any) -> Call:
+        if isinstance(step, Library):
+            return self._library(step)
+        if isinstance(step, Many):
+            return ManyCall(self.program.state, launch, tuple([self._fused(one, None) for one in step.launches]))
+        return self._fused(step, launch)
 
     def _number(self, at: int) -> Any:
         node = self.order[at]
         return self.recorder.symbols.get(node, node.value)
 
-    def _fused(self, step: Fused, k: int) -> FusedCall:
+    def _fused(self, step: Fused, launch: Any) -> FusedCall:
         ints, shifts = list(step.ints), []
         for at, leaf in step.offsets:
             ints[at] += self.places[leaf].offset
@@ -213,7 +250,7 @@ class Run:
         for at, n in step.starts:
             ints[at] += block_of(self.order[n])[1]
         return FusedCall(
-            self.program.state, self.program.launches[k], tuple([self.slots[s] if s >= 0 else -1 for s in step.slots]),
+            self.program.state, step.kernel, launch, tuple([self.slots[s] if s >= 0 else -1 for s in step.slots]),
             step.status, tuple(ints), tuple(shifts), _offsets(step.kernel),
             tuple([self._number(at) for at in step.scalars]), self.program.origins(step, self.order),
         )  # fmt: skip

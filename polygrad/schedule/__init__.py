@@ -5,6 +5,7 @@ its arithmetic.
 Not here: memory, launching, derivatives.
 """
 
-from polygrad.schedule.plan import Fused, Library, Operand, Plan, plan
+from polygrad.schedule.plan import Question, plan
+from polygrad.schedule.steps import Fused, Library, Many, Operand, Plan
 
-__all__ = ["Fused", "Library", "Operand", "Plan", "plan"]
+__all__ = ["Fused", "Library", "Many", "Operand", "Plan", "Question", "plan"]

@@ -17,6 +17,7 @@ from polygrad.schedule.decompose import decompose, decompose_reduction
 
 _SIGNED = {"negative", "multiply", "divide", "add", "subtract"}
 _COMPARING = frozenset(name for name, op in SCALAR_OPS.items() if op.compares)
+_INDEX = frozenset({"iota", "const", "scalar"})
 _instr: Callable[[tuple[Any, ...]], Instr] = functools.partial(tuple.__new__, Instr)  # all five fields, and fast
 
 
@@ -81,7 +82,12 @@ class Body:
                     if moved is not None:
                         return moved
                     break
-        return self.add(_instr((op, "bool" if op in _COMPARING else dtype, args, None, -1)))
+        instr = _instr((op, "bool" if op in _COMPARING else dtype, args, None, -1))
+        found = self._known.get(instr)
+        if found is None:
+            found = self._known[instr] = len(instrs)
+            instrs.append(instr)
+        return found
 
     def _operand_of_negative(self, value: int) -> int | None:
         instr = self.instrs[value]
@@ -186,34 +192,31 @@ def guard_loads(instrs: list[Instr], stored: list[int]) -> tuple[list[Instr], li
         return _in_order(instrs, stored)
     index_only = _index_only(instrs)
     guards: list[int | None] = [None] * len(instrs)  # None: not used yet; -1: used without a guard
-
-    def use(value: int, guard: int) -> None:
-        guards[value] = guard if guards[value] in (None, guard) else -1
-
     for value in stored:
-        use(value, -1)
+        guards[value] = -1
+    marked = list(instrs)
     for n in range(len(instrs) - 1, -1, -1):
-        instr, own = instrs[n], guards[n] if guards[n] is not None else -1
-        assert own is not None  # noqa: S101  set above
-        for k, a in enumerate(instr.args):
-            if instr.op == "reduce" or instr.op == "load":
-                use(a, -1)
-            elif instr.op == "where" and k == 1 and index_only[instr.args[0]]:
-                use(a, instr.args[0])
-            else:
-                use(a, own)
-    marked = [
-        i._replace(guard=g) if i.op == "load" and not i.args and (g := guards[n]) is not None and g >= 0 else i
-        for n, i in enumerate(instrs)
-    ]
+        op, dtype, args, attr, _ = instrs[n]
+        own = guards[n]
+        if op == "load":
+            if own is not None and own >= 0 and not args:
+                marked[n] = _instr((op, dtype, args, attr, own))
+            own = -1
+        elif own is None or op == "reduce":
+            own = -1
+        for k, a in enumerate(args):
+            guard = args[0] if k == 1 and op == "where" and index_only[args[0]] else own
+            guards[a] = guard if guards[a] is None or guards[a] == guard else -1
     return _in_order(marked, stored)
 
 
 def _index_only(instrs: list[Instr]) -> list[bool]:
     out: list[bool] = []
-    for i in instrs:
-        leaf = i.op in ("iota", "const", "scalar")
-        out.append(leaf or (bool(i.args) and i.op not in ("load", "reduce") and all(out[a] for a in i.args)))
+    for op, _, args, _, _ in instrs:
+        known = op in _INDEX
+        if args and op != "load" and op != "reduce":
+            known = False not in [out[a] for a in args]
+        out.append(known)
     return out
 
 
@@ -222,23 +225,31 @@ def _in_order(instrs: list[Instr], stored: list[int]) -> tuple[list[Instr], list
     out: list[Instr] = []
     new = [-1] * len(instrs)
     stack = sorted(stored, reverse=True)
+    pop, push = stack.pop, stack.append
     while stack:
-        n = stack[-1]
-        if new[n] >= 0:
-            stack.pop()
+        n = pop()
+        done = n < 0  # what it needs is there
+        if done:
+            n = ~n
+        elif new[n] >= 0:
             continue
         i = instrs[n]
         op, dtype, args, attr, guard = i
-        missing = [a for a in args if new[a] < 0]
-        if guard >= 0 and new[guard] < 0:
-            missing.append(guard)
-        if missing:
-            stack += missing
-            continue
-        stack.pop()
+        if not done:
+            missing = [a for a in args if new[a] < 0]
+            if guard >= 0 and new[guard] < 0:
+                missing.append(guard)
+            if missing:
+                push(~n)
+                stack += missing
+                continue
         new[n] = len(out)
-        if args or guard >= 0:
-            i = _instr((op, dtype, tuple([new[a] for a in args]), attr, new[guard] if guard >= 0 else -1))
+        if guard >= 0:
+            i = _instr((op, dtype, tuple([new[a] for a in args]), attr, new[guard]))
+        elif len(args) == 2:  # noqa: PLR2004  most: worth a line
+            i = _instr((op, dtype, (new[args[0]], new[args[1]]), attr, -1))
+        elif args:
+            i = _instr((op, dtype, tuple([new[a] for a in args]), attr, -1))
         out.append(i)
     return out, new
 

@@ -4,15 +4,16 @@ Here: the last step of fusion: numbering of axes, buffers, views and scalars.
 Not here: decisions about what is in the kernel.
 """
 
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from polygrad import shapes
-from polygrad.driver.ir import Instr, Kernel, Store, View
+from polygrad.driver.ir import STORAGE, Instr, Kernel, Store, View
 from polygrad.driver.types import DeviceInfo
 from polygrad.graph.node import Node
 from polygrad.schedule.body import Body, guard_loads, name
 from polygrad.schedule.group import Demand, Group
-from polygrad.schedule.index import Axis, Expr, address, combine, settle, settle_map
+from polygrad.schedule.index import Axis, Expr, Map, address, combine, settle, settle_map
 
 
 class FusedLaunch(NamedTuple):
@@ -58,13 +59,21 @@ class Emitter:
         self.gathers: dict[int, Node] = {}
         self.partials: dict[int, tuple[Node, int]] = {}
         self.wanted_parts = info.limits.partials
+        self._slots: dict[Any, int] = {}  # of nodes among the buffers
         self._views: dict[Any, int] = {}
+        self._places: dict[tuple[int, shapes.Shape], Any] = {}  # of maps in memory, by identity and strides
         self._full: list[bool] = []
 
     def emit(self) -> FusedLaunch:
         """Return the launch."""
-        for demand in sorted(self.group.demands, key=lambda d: d.node.number):
-            demand.value = self._value(demand)
+        apply = self.body.apply
+        for demand in sorted(self.group.demands, key=_number):
+            if demand.how == "op" and demand.node.spec.op.kind == "elementwise":
+                demand.value = apply(
+                    demand.node.spec.op, [(a if a.same is None else _first(a)).value for a in demand.args]
+                )
+            else:
+                demand.value = self._value(demand)
         stores = []
         for node, d in self.group.stores.items():
             view = self._store_view(node, d)
@@ -86,7 +95,7 @@ class Emitter:
             len(self.axes) - len(self.rows),
             tuple(self.buffer_dtypes),
             tuple(self.views),
-            tuple("float32" if n.dtype.name in ("float16", "bfloat16") else name(n.dtype) for n in self.scalars),
+            tuple([_wide(name(n.dtype)) for n in self.scalars]),
             tuple(instrs),
             tuple(Store(numbers[v], w) for v, w in stores),
             status,
@@ -114,15 +123,10 @@ class Emitter:
 
     def value(self, demand: Demand) -> int:
         """Return the number of a demand's value."""
-        while demand.same is not None:
-            demand = demand.same
-        return demand.value
+        return (demand if demand.same is None else _first(demand)).value
 
     def _value(self, demand: Demand) -> int:
-        node, body = demand.node, self.body
-        how, kind = demand.how, node.spec.op.kind
-        if how == "op" and kind == "elementwise":
-            return body.apply(node.spec.op, [self.value(a) for a in demand.args])
+        node, body, how = demand.node, self.body, demand.how
         if how == "alias":
             return self.value(demand.args[0])
         if how in ("load", "scalar"):
@@ -138,6 +142,7 @@ class Emitter:
         args = [self.value(a) for a in demand.args]
         if how == "reduce":
             return self._reduce(node.spec.op.instr, args[0])
+        kind = node.spec.op.kind
         if kind == "cast":
             return body.cast(args[0], dtype)
         if kind == "bitcast":
@@ -201,8 +206,7 @@ class Emitter:
     def _scalar(self, node: Node) -> int:
         slot = self.scalars.setdefault(node, len(self.scalars))
         wanted = name(node.dtype)
-        stored = "float32" if wanted in ("float16", "bfloat16") else wanted
-        return self.body.cast(self.body.add(Instr("scalar", stored, (), slot)), wanted)
+        return self.body.cast(self.body.add(Instr("scalar", _wide(wanted), (), slot)), wanted)
 
     def _pad(self, demand: Demand) -> int:
         fill = self.body.const(_literal(demand.node.spec.attrs[2], name(demand.node.dtype)), name(demand.node.dtype))
@@ -231,9 +235,10 @@ class Emitter:
         return inside
 
     def _buffer(self, node: Any, dtype: str) -> int:
-        for k, have in enumerate(self.buffers):
-            if have is node:
-                return k
+        known = self._slots.get(node)
+        if known is not None:
+            return known
+        self._slots[node] = len(self.buffers)
         self.buffers.append(node)
         self.buffer_dtypes.append(dtype)
         return len(self.buffers) - 1
@@ -255,18 +260,27 @@ class Emitter:
             steps[self.position[axis]] += c
         return tuple(s if s in (0, 1) else None for s in steps), [s for s in steps if s not in (0, 1)]
 
-    def _flat(self, node: Node, demand: Demand) -> Expr:
-        strides = node.storage.strides if node.storage is not None else shapes.strides(node.aval.shape)
-        return address(settle_map(demand.index), strides)
+    def _place(self, index: Map, strides: shapes.Shape) -> tuple[int, tuple[int | None, ...], list[int]]:
+        """Return where a map begins in memory of some strides, and the classes and ints of its own strides there."""
+        key = id(index), strides
+        found = self._places.get(key)
+        if found is None:
+            flat = address(settle_map(index), strides)
+            found = self._places[key] = (flat.const, *self._strides(flat), index)
+        return found[:3]
 
     def _load(self, demand: Demand) -> int:
         base, flat = demand.extra
-        flat = settle(flat) if flat is not None else self._flat(base, demand)
-        classes, dynamic = self._strides(flat)
+        if flat is None:
+            strides = base.storage.strides if base.storage is not None else shapes.strides(base.aval.shape)
+            const, classes, dynamic = self._place(demand.index, strides)
+        else:
+            flat = settle(flat)
+            const, (classes, dynamic) = flat.const, self._strides(flat)
         windows = [(self.position[a], low, high) for a, low, high in demand.windows]
         dtype = name(base.dtype)
-        view = View(self._buffer(base, dtype), dtype, classes, tuple(k for k, _, _ in windows))
-        ints = [flat.const, *dynamic, *[b for _, low, high in windows for b in (low, high)]]
+        view = View(self._buffer(base, dtype), dtype, classes, tuple([k for k, _, _ in windows]))
+        ints = [const, *dynamic, *[b for _, low, high in windows for b in (low, high)]]
         return self.body.add(Instr("load", dtype, (), self._view(view, ints, base)))
 
     def _gather(self, demand: Demand) -> int:
@@ -312,10 +326,9 @@ class Emitter:
         if node is self.group.target:
             strides, offset = block_of(node)
             offset = 0 if self.group.loose else offset
-        flat = address(settle_map(demand.index), strides, offset)
-        classes, dynamic = self._strides(flat)
+        const, classes, dynamic = self._place(demand.index, strides)
         dtype = name(node.dtype)
-        return self._view(View(self._buffer(node, dtype), dtype, classes), [flat.const, *dynamic], node)
+        return self._view(View(self._buffer(node, dtype), dtype, classes), [offset + const, *dynamic], node)
 
     def _partial_view(self, node: Node) -> int:
         """Return the view of a buffer of parts, laid out [parts, size of the sum]."""
@@ -335,6 +348,21 @@ class Emitter:
         self.partials[buffer] = (node, parts * size)
         ints = [0, *[s for s in steps if s not in (0, 1)], parts, size]
         return self._view(View(buffer, dtype, classes, partial=True), ints, None)
+
+
+_number = attrgetter("node.number")
+
+
+def _first(demand: Demand) -> Demand:
+    """Return the demand that one is the same as."""
+    while demand.same is not None:
+        demand = demand.same
+    return demand
+
+
+def _wide(dtype: str) -> str:
+    """Return the dtype in which a scalar of some dtype is given to a launch."""
+    return "float32" if dtype in STORAGE else dtype
 
 
 def block_of(node: Node) -> tuple[tuple[int, ...], int]:

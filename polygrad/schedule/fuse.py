@@ -16,35 +16,20 @@ from polygrad.driver.types import DeviceInfo
 from polygrad.graph.node import Node
 from polygrad.schedule.group import Demand, Group
 from polygrad.schedule.index import ZERO, variable
+from polygrad.schedule.ordering import Step, in_order
 from polygrad.schedule.prices import CHEAP_OPS, LIBRARY, SMALL, Prices
 from polygrad.schedule.reach import Reach
-from polygrad.schedule.views import MOVEMENT, View, contiguous, takes, view_of
+from polygrad.schedule.readers import GLANCE, PER_ELEMENT, consumers, elementwise
+from polygrad.schedule.twins import BEGIN, Twins, Verdict, recorded
+from polygrad.schedule.views import MOVEMENT, VIEWS, View, contiguous, takes, view_of
 from polygrad.schedule.writes import Writes
 
 PACKED = {"scatter", "library"}  # library ops whose operands are in C order
-PER_ELEMENT = MOVEMENT | {"elementwise", "cast", "scalar"}
-GLANCE = 1024  # elements of a value for each one that is read: from here on reading it does not justify keeping it
-NEVER_STORED = frozenset({"load", "scalar", "alias"})  # what a kernel does not compute itself
+COMPUTED = PER_ELEMENT - MOVEMENT
+LONG_COLUMNS = 1 << 20  # elements under a column sum that make it worth a launch to read them in another kernel
 JOIN_WINDOW = 32  # kernels looked at when a seed asks for company
 JOIN_TRIALS = 6  # of these, kernels that are grown for it in vain before it goes alone
 JOIN_REFUSALS = 8  # and kernels that wait for it
-
-
-class Step:
-    """A kernel (`group`) or a library op (`node`) of the plan, with the nodes that it reads and those that it makes."""
-
-    __slots__ = ("after", "copies", "finish", "group", "inputs", "node", "operands", "outputs", "write")
-
-    def __init__(self, group: Group | None, node: Node | None) -> None:
-        self.group = group
-        self.node = node
-        self.inputs: list[Node] = []
-        self.outputs: list[Node] = []
-        self.finish: list[Node] = []
-        self.operands: list[View] = []  # of a library op
-        self.write: Node | None = None  # the written array whose block this kernel stores
-        self.copies = False  # the old array stays, so that it is copied before
-        self.after: list[Step] = []  # what must have read the old array by then
 
 
 class Fusion:
@@ -69,15 +54,19 @@ class Fusion:
             tuple[Any, ...], list[Node]
         ] = {}  # of library ops, with their results; filled when one is met
         self.order = order
-        self._elementwise = _elementwise(order)
-        self.consumers = _consumers(order, self._elementwise)
+        self._elementwise = elementwise(order)
+        self.consumers = consumers(order, self._elementwise)
         self.writes = writes or Writes()
         self._apart = self.writes.apart(order)
         self._loose = self.writes.loose(order) if self._apart else set()
         self._prices = Prices(order, self._apart, info)
+        self._easy = set(self._prices.slight)  # less what is wanted
         self._late = self._lateness()
+        self._makers: dict[Node, Step] = {}  # of what kernels compute, the last that does
         self._trials = self._refusals = 0  # of the node that looks for company
         self._reach = Reach(order, self.produced)
+        self._twins = Twins(self._easy)
+        self._riding: set[Node] = set()  # column sums that ride in other kernels
         self._heap: list[tuple[int, Node]] = []
         self._deferred: list[tuple[int, Node]] = []  # column sums, which look for a kernel to ride in last of all
         self.asked = frozenset(wanted)
@@ -89,26 +78,30 @@ class Fusion:
         self._drain()
         while self._deferred:  # what is started now may ask for more of them
             node = heapq.heappop(self._deferred)[1]
-            if node not in self.produced and not (self.sharing and self._as_partial(node)):
-                self._start(node)
+            if node not in self.produced and not self._rides(node):
+                self._start(node, last=True)
             self._drain()
         self.writes.settle(self.steps, self.produced)
-        return self._sorted()
+        self._twins.close()
+        return in_order(self.steps, self.produced, self.asked)
 
     def want(self, node: Node) -> None:
         """Ask for *node* in memory."""
         if node.storage is None and node not in self.wanted:
             self.wanted.add(node)
+            self._easy.discard(node)
             heapq.heappush(self._heap, (-node.number, node))
 
     def _lateness(self) -> set[Node]:
         """Return the column sums that may ride in another kernel, and what only they consume."""
         late: set[Node] = set()
         for n in reversed(self.order):
-            if (n.spec.op.kind == "reduce" and self._is_column_sum(n)) or (
-                late and self.consumers[n] and all(c in late for c in self.consumers[n])
-            ):
+            if n.spec.op.kind == "reduce" and self._is_column_sum(n):
                 late.add(n)
+            elif late:
+                readers = self.consumers[n]
+                if readers and late.issuperset(readers):
+                    late.add(n)
         return late
 
     def _is_column_sum(self, node: Node) -> bool:
@@ -136,27 +129,72 @@ class Fusion:
             return True
         return op.kind == "reduce" and op.instr == "prod" and "prod" not in self.info.reductions
 
-    def _start(self, node: Node) -> None:
+    def _start(self, node: Node, last: bool = False) -> None:
         if node in self._apart:
             self._write(node)
             return
         if self._alone(node):
             self._library(node)
             return
-        group = Group(node)
-        demand = group.need(node, group.index)
-        self._grow(group)
+        if self.sharing and self._ride(node):
+            return
+        group, demand = self._grown(node)
+        columns = self._long_columns(group) if self.sharing else []
+        if columns and not last:  # the kernels in which they may ride are not there yet
+            heapq.heappush(self._deferred, (-node.number, node))
+            return
+        riding = [n for n in columns if self._rides(n)]
+        if riding:
+            group, demand = self._grown(node)
         if self.sharing and self._join(node, group):
             return
         step = Step(group, None)
         group.stores[node] = demand
         self._record(step, node)
+        self._add(step)
+
+    def _grown(self, node: Node) -> tuple[Group, Demand]:
+        """Return the kernel that computes *node*, as it is if nothing shares it, and the demand for that."""
+        if len(self.steps) < BEGIN:
+            group = Group(node)
+            demand = group.need(node, group.index)
+            self._grow(group)
+            return group, demand
+        twin = self._twins.find(node, self._decide)
+        if twin is not None:
+            return twin, twin.example.demands[0]
+        group = Group(node)
+        demand = group.need(node, group.index)
+        verdicts: list[Verdict] = []
+        self.grow(group, recorded(self._decide, verdicts), self._easy)
+        self._twins.remember(group, verdicts)
+        return group, demand
+
+    def _add(self, step: Step) -> None:
+        step.place = len(self.steps)
         self.steps.append(step)
+
+    def _long_columns(self, group: Group) -> list[Node]:
+        """Return the column sums in a kernel that read much: another kernel may have that at hand."""
+        if not group.row_seed:
+            return []
+        reduced = [n for n in group.members if n.spec.op.kind == "reduce" and n.parents[0].aval.size >= LONG_COLUMNS]
+        return [n for n in reduced if self._is_column_sum(n)]
+
+    def _rides(self, node: Node) -> bool:
+        """Whether another kernel makes the parts of a column sum, from now on if it did not before."""
+        if node in self._riding:
+            return True
+        if not self.sharing or node in self.produced or not self._is_column_sum(node):
+            return False
+        return self._as_partial(node)
 
     def _record(self, step: Step, seed: Node) -> None:
         group = step.group
         assert group is not None  # noqa: S101  only groups are recorded
         self._keep_extras(group, seed)
+        if group.target is None:
+            self._makers.update(dict.fromkeys(group.members, step))
         step.inputs = list(group.inputs)
         step.outputs = [*group.stores, *[n for n, _ in group.partials]]
         for n in step.outputs:
@@ -166,20 +204,20 @@ class Fusion:
         self._reach.note(step)
 
     def _grow(self, group: Group) -> None:
-        self.grow(group, self._decide)
+        self.grow(group, self._decide, self._easy)
 
-    def grow(self, group: Group, decide: Callable[[Group, Demand], bool]) -> None:
-        """Grow a kernel as far as the device's limits and *decide* let it."""
+    def grow(self, group: Group, decide: Callable[[Group, Demand], bool], easy: Collection[Node] = ()) -> None:
+        """Grow a kernel as far as the device's limits and *decide* let it, which need not be asked what is *easy*."""
         limits = self.info.limits
-        group.grow(decide, limits.max_instructions // 2, limits.max_buffers // 2, self._prices.extras)
+        group.grow(decide, limits.max_instructions // 2, limits.max_buffers // 2, self._prices.extras, easy)
 
     def _library(self, node: Node) -> None:
         step = Step(None, node)
         for p in node.parents:
             if p.spec.op.kind == "scalar":
                 continue
-            view = view_of(p, self.wanted)
-            if view is None or (node.spec.op.kind in PACKED and not contiguous(view) and not takes(node.spec.op, view)):
+            view = view_of(p, self.wanted) or self._view_to_be(p)
+            if node.spec.op.kind in PACKED and not contiguous(view) and not takes(node.spec.op, view):
                 view = (p, p.aval.shape, shapes.strides(p.aval.shape), 0)
             step.operands.append(view)
             step.inputs.append(view[0])
@@ -188,7 +226,15 @@ class Fusion:
         for n in step.outputs:
             self.produced[n] = step
         self._reach.note(step)
-        self.steps.append(step)
+        self._add(step)
+
+    def _view_to_be(self, node: Node) -> View:
+        """Return a node that is no view as a view of what is nearest to memory below it, so that others share that."""
+        chain = [node]
+        while chain[-1].parents[0].storage is None and chain[-1].parents[0].spec.op.kind in VIEWS:
+            chain.append(chain[-1].parents[0])
+        found = (view_of(node, {n}) for n in reversed(chain))
+        return next(view for view in found if view is not None)  # of itself, if of no other
 
     def _write(self, node: Node) -> None:
         """Start the kernel that computes what is written into an array and stores it in the block where it goes."""
@@ -212,7 +258,7 @@ class Fusion:
         self.want(root)
         step.inputs = [*dict.fromkeys([*step.inputs, root])]
         self._reach.note(step)
-        self.steps.append(step)
+        self._add(step)
 
     def _results(self, node: Node) -> list[Node]:
         """Return all nodes here that the call of a library op gives."""
@@ -231,16 +277,44 @@ class Fusion:
             return True
         if (node.spec.op.kind != "elementwise" or self._apart) and self._alone(node):
             return False
+        if node in self._riding:
+            return False
         if node in self.wanted:
             return self._compute_wanted(group, demand)
         if node in self._prices.slight:
             return True
-        outside = any(c not in group.members and c not in self._late for c in self.consumers.get(node, ()))
-        if not outside or self._glances(group, node):
+        members, late = group.members, self._late
+        for c in self.consumers.get(node, ()):
+            if c not in members and c not in late:
+                break
+        else:
+            return True
+        if self._glances(group, node) or self._at_hand(group, demand):
             return True
         if node.spec.op.kind == "reduce":
             return not self._reach.leads(group.inputs, node)
+        if self._replaces_product(group, node):
+            return group.covers(demand) and not self._reach.leads(group.inputs, node)
         return self._prices.again[node] <= CHEAP_OPS or self._compute_wanted(group, demand)
+
+    def _at_hand(self, group: Group, demand: Demand) -> bool:
+        """Whether *group* has all that one instruction makes a node of: it need not be read, whoever stores it."""
+        node = demand.node
+        if node.spec.op.kind not in COMPUTED or node in self._prices.extras:
+            return False
+        return all(p.spec.op.kind == "scalar" or group.has(p, demand.index) for p in node.parents)
+
+    def _replaces_product(self, group: Group, node: Node) -> bool:
+        """Whether a node comes to memory for a product, and could be made again from another product alone.
+
+        An activation, say: a kernel that reads the activation itself lets go of what it was made of.
+        """
+        source = self._prices.source(node)
+        if source is None or source is node or source.spec.op.kind != "matmul" or source.storage is not None:
+            return False
+        if source in group.members or source in group.inputs or source in self.wanted:
+            return False
+        return any(c.spec.op.kind == "matmul" for c in self.consumers[node])
 
     def _glances(self, group: Group, node: Node) -> bool:
         """Whether *group* reads so few elements of a node, which goes on to one kernel at most, that it makes them."""
@@ -260,9 +334,11 @@ class Fusion:
         """Store from *group* what is wanted elsewhere, or offered, and computed here anyway."""
         if not self.sharing:
             return
-        for demand in group.demands:
-            node = demand.node
-            if demand.how in NEVER_STORED or node is seed or node in self.produced or node in group.stores:
+        easy, offered = self._easy, self.offered
+        for node, demand in group.made():
+            if node in easy and node not in offered and node.spec.op.kind != "reduce":
+                continue
+            if node is seed or node in self.produced or node in group.stores:
                 continue
             if node not in self.wanted and node not in self.offered and not self._shared_outside(group, node):
                 continue
@@ -273,17 +349,39 @@ class Fusion:
             if group.covers(demand) and not self._reach.leads(group.inputs, node):
                 group.stores[node] = demand
                 self.wanted.add(node)
+                self._easy.discard(node)
 
     def _shared_outside(self, group: Group, node: Node) -> bool:
         if node in self._prices.slight and node.spec.op.kind != "reduce":
             return False
-        if all(c in group.members or c in self._late or self._served(c) for c in self.consumers.get(node, ())):
+        members, late = group.members, self._late
+        for c in self.consumers.get(node, ()):
+            if c not in members and c not in late and not self._served(c):
+                break
+        else:
             return False
         return node.spec.op.kind == "reduce" or self._prices.again[node] > CHEAP_OPS
 
     def _served(self, consumer: Node) -> bool:
         """Whether a library op has asked for what it reads, which may be another arrangement of a node's elements."""
         return consumer in self.produced and consumer.spec.op.kind in LIBRARY
+
+    def _ride(self, node: Node) -> bool:
+        """Store *node* from a kernel that computes it anyway, if there is one."""
+        step = self._makers.get(node)
+        if step is None or step.group is None or step.place < len(self.steps) - JOIN_WINDOW:
+            return False
+        group = step.group
+        if len(group.inputs) + len(step.outputs) + 2 > self.info.limits.max_buffers:
+            return False
+        for demand in group.of(node):
+            if group.covers(demand) and not self._reach.leads(group.inputs, node):
+                group.stores[node] = demand
+                step.outputs.append(node)
+                self.produced[node] = step
+                self._reach.note(step)
+                return True
+        return False
 
     def _join(self, node: Node, alone: Group) -> bool:
         """Compute *node* in a kernel that runs over the same space and reads the same memory, if there is one.
@@ -294,34 +392,39 @@ class Fusion:
         if node.aval.size <= 1 and not reduces:
             return False
         self._trials = self._refusals = 0
+        touched, limit = alone.touched, self.info.limits.max_instructions
         for step in reversed(self.steps[-JOIN_WINDOW:]):
             group = step.group
             if self._trials == JOIN_TRIALS or self._refusals == JOIN_REFUSALS:
                 break
-            if group is None or group.partials or group.seed.aval.shape != node.aval.shape:
+            if group is None or group.partials or group.target is not None or not self._alike(group, node, reduces):
                 continue
-            if group.row_seed is not reduces or group.target is not None:
-                continue
-            seed = group.seed
-            if reduces and seed.spec.op.kind == "reduce" and seed.parents[0].aval.shape != node.parents[0].aval.shape:
+            if touched.isdisjoint(group.touched) or group.room(limit) < 0:
                 continue
             if self._has_room(group, alone) and self._try(step, node):
                 return True
         return False
 
+    @staticmethod
+    def _alike(group: Group, node: Node, reduces: bool) -> bool:
+        """Whether a kernel runs over the space of *node*, or over that of the operand which it reduces."""
+        seed = group.seed
+        if not reduces:
+            return not group.row_seed and seed.aval.shape == node.aval.shape
+        whole = node.parents[0].aval.shape
+        if not group.row_seed:
+            return group.reduced is not None and seed.aval.shape == whole
+        reads = seed.parents[0].aval.shape if seed.spec.op.kind == "reduce" else whole
+        return seed.aval.shape == node.aval.shape and reads == whole
+
     def _has_room(self, group: Group, alone: Group) -> bool:
-        """Whether a kernel has something in common with what is asked for, and room for the rest of it."""
-        limit = self.info.limits.max_instructions
-        if group.holds(limit) or (
-            alone.members.isdisjoint(group.members)
-            and alone.members.isdisjoint(group.inputs)
-            and alone.inputs.keys().isdisjoint(group.inputs)
-            and alone.inputs.keys().isdisjoint(group.members)
-        ):
-            return False
+        """Whether a kernel that has something in common with what is asked for has room for the rest of it."""
         if len(self.steps) <= JOIN_WINDOW:
             return True  # a small plan can afford to try
-        return not group.holds(limit - alone.beside(group))
+        room = group.room(self.info.limits.max_instructions)
+        if room >= alone.size or room < alone.size - group.size:
+            return room >= alone.size
+        return alone.beside(group) <= room
 
     def _try(self, step: Step, node: Node) -> bool:
         """Add *node* to the kernel of *step* if that needs no new kernel between the two and shares a load."""
@@ -331,8 +434,10 @@ class Fusion:
             self._refusals += 1
             return False
         self._trials += 1
+        if old.example is not None:
+            old = step.group = old.example.regrown(old, self.grow)
         trial = old.copy()
-        demand = trial.need(node, trial.index)
+        demand = trial.need(node, trial.broadcast(trial.index, node))
         self._grow(trial)
         if demand.same is None and demand.how == "load":
             return False
@@ -387,6 +492,8 @@ class Fusion:
         tail = old.axes[lead:]
         if (old.reduced is not None and old.reduced != tail) or self._reach.leads(old.inputs, node):
             return False
+        if old.example is not None:
+            old = step.group = old.example.regrown(old, self.grow)
         trial = old.copy()
         before = old.inputs
         trial.reduced = trial.axes[lead:]
@@ -403,87 +510,11 @@ class Fusion:
             return False
         step.group = trial
         step.finish.append(node)
+        self._riding.add(node)
         self._record(step, trial.seed)
         return True
-
-    def _sorted(self) -> list[Step]:
-        """Return the steps, operands first; raise CycleError if two wait for each other.
-
-        What was asked for comes in the order in which it was recorded, and the rest when it is needed: in a backward
-        pass an activation then goes as soon as the gradients that need it are there.
-        """
-        done: set[int] = set()
-        begun: set[int] = set()
-        out: list[Step] = []
-        asked = self.asked
-
-        def late(step: Step) -> tuple[bool, int]:
-            number = 0
-            for n in step.outputs:
-                if n in asked and (not number or n.number < number):
-                    number = n.number
-            return not number, number or step.outputs[0].number
-
-        stack = sorted(self.steps, key=late, reverse=True)
-        while stack:
-            step = stack[-1]
-            if id(step) in done:
-                stack.pop()
-                continue
-            waiting = [
-                s for n in step.inputs if n.storage is None and id(s := self.produced[n]) not in done and s is not step
-            ]
-            waiting += [s for s in step.after if id(s) not in done]
-            if waiting:
-                begun.add(id(step))
-                if any(id(s) in begun for s in waiting):
-                    raise CycleError
-                stack += waiting
-                continue
-            stack.pop()
-            done.add(id(step))
-            out.append(step)
-        return out
 
 
 def call_of(node: Node) -> tuple[Any, ...]:
     """Return what is equal for the results of equal calls of a library op."""
     return node.spec.op, node.spec.attrs[1:], node.parents
-
-
-def _elementwise(order: list[Node]) -> set[Node]:
-    """Return the nodes of which an element is made of a few elements of what is in memory, and nothing else."""
-    out: set[Node] = set()
-    known = set(order)
-    for n in order:
-        if n.spec.op.kind in PER_ELEMENT:
-            for p in n.parents:
-                if p not in out and p in known:
-                    break
-            else:
-                out.add(n)
-    return out
-
-
-def _consumers(order: list[Node], elementwise: set[Node]) -> dict[Node, list[Node]]:
-    """Return what computes with each node; movement ops between the two are looked through, for they cost nothing.
-
-    What only glances at a node does not count: for the few elements that it reads they are computed again, so that a
-    loop that notes one element of each of its steps does not keep all of these in memory.
-    """
-    out: dict[Node, list[Node]] = {n: [] for n in order}
-    for n in order:
-        if n.spec.op.kind in MOVEMENT:
-            continue
-        for p in n.parents:
-            while p in out:
-                if not (n in elementwise and p in elementwise and n.aval.size * GLANCE <= p.aval.size):
-                    out[p].append(n)
-                if p.spec.op.kind not in MOVEMENT:
-                    break
-                p = p.parents[0]
-    return out
-
-
-class CycleError(Exception):
-    """Two kernels wait for each other: the plan must be made again with less sharing."""

@@ -7,19 +7,17 @@ Not here: where one kernel ends and the next begins, which the policy in `fuse.p
 
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from polygrad import shapes
 from polygrad.graph.node import Node
 from polygrad.schedule.index import (
-    ZERO,
     Axis,
     Expr,
     Map,
     address,
     align,
-    combine,
     is_bijection,
     run,
     settle_map,
@@ -27,13 +25,14 @@ from polygrad.schedule.index import (
     through_reshape,
     variable,
 )
+from polygrad.schedule.moving import Windows, block, permuted, sliced, spread, windowed
 from polygrad.schedule.views import view_of
 
-Windows = tuple[tuple[Axis, int, int], ...]
-
 # A row longer than this is reduced in a kernel of its own unless there are rows enough to fill a device.
+NEVER_STORED = frozenset({"load", "scalar", "alias"})  # what a kernel does not compute itself
 LONG_ROW = 32_768
 MANY_ROWS = 256
+SPREAD = 8  # elements of a kernel's space for each of a value that is read in another arrangement all the same
 
 
 class Demand:
@@ -61,16 +60,19 @@ class Group:
         self.axes: list[Axis] = []
         self.reduced: list[Axis] | None = None
         self.demands: list[Demand] = []
-        self.members: set[Node] = set()
+        self.members: set[Node] = set()  # what is computed, but for host scalars
         self.inputs: dict[Node, None] = {}  # nodes that must be in memory before this kernel runs
         self.stores: dict[Node, Demand] = {}
         self.partials: list[tuple[Node, Demand]] = []
         self.target: Node | None = None  # a written array: this kernel stores its block alone
         self.loose = False  # where that block starts is an argument of the launch
-        self._waiting: list[tuple[int, int, Demand]] = []
-        self._known: dict[Node, Demand] = {}
-        self._others: dict[Node, list[Demand]] = {}  # of nodes that are read in several ways: all but the first
-        self._count = 0
+        self._waiting: list[int] = []  # a heap: numbers of nodes, negative
+        self._known: dict[int, Demand] = {}  # of a node, by its number, the first
+        self._queues: dict[int, list[Demand]] = {}  # of nodes that are read in several ways: what waits but the first
+        self._others: dict[int, list[Demand]] = {}  # and what has been looked at
+        self._moved: dict[tuple[Any, ...], Any] = {}  # maps and windows behind movement, by those before it
+        self._kept: dict[Any, Any] = {}  # those, so that equal ones are one object
+        self._touched: set[Node] | None = None
         self._extra = 0
         self._asked = 0  # how often something is waited for
         self._begun = self._settled = splits()
@@ -83,14 +85,16 @@ class Group:
         self.index: Map = tuple(index)
         self._shape = seed.aval.shape
         self.row_seed = False
+        self.example: Any = None  # that this kernel is for others, see `twins.py`: its axes must stay whole
 
     def copy(self) -> "Group":
         """Return this group again, to be grown further without harm to the first."""
         other = object.__new__(Group)
         other.__dict__.update(self.__dict__)
-        for own in ("axes", "demands", "_waiting"):
-            setattr(other, own, list(getattr(self, own)))
+        other.axes = list(self.axes)
+        other.demands = list(self.demands)
         other.partials = list(self.partials)
+        other._waiting, other._queues, other.example = [], {}, None
         other.reduced = None if self.reduced is None else list(self.reduced)
         other.members = set(self.members)
         other.inputs = dict(self.inputs)
@@ -99,13 +103,59 @@ class Group:
         other._others = {n: [*have] for n, have in self._others.items()}
         return other
 
-    def holds(self, instructions: int) -> bool:
-        """Whether a kernel of so many instructions is full with what is here: each demand may take two."""
-        return 2 * len(self.demands) + self._extra >= instructions
+    def of(self, node: Node) -> list[Demand]:
+        """Return what is demanded of a node that is computed here."""
+        found = self._known.get(node.number)
+        if found is None:
+            return []
+        return [d for d in (found, *self._others.get(node.number, ())) if d.how not in ("load", "scalar")]
 
-    def beside(self, other: "Group") -> int:
+    def room(self, instructions: int) -> int:
+        """Return how much more a kernel of so many instructions takes: each demand may take two. Negative if full."""
+        return instructions - 2 * len(self.demands) - self._extra - 1
+
+    @property
+    def size(self) -> int:
+        """How many nodes are here."""
+        return len(self._known)
+
+    @property
+    def touched(self) -> Set[Node]:
+        """The nodes that are computed here or read."""
+        if self._touched is None:
+            self._touched = self.members.union(self.inputs)
+        return self._touched
+
+    def has(self, node: Node, index: Map) -> bool:
+        """Whether an operand of what is read at *index* is asked for here at the same place, or is spread over it."""
+        demand = self._known.get(node.number)
+        if demand is not None:
+            return demand.index is index or demand.index == self.broadcast(index, node)
+        while node.storage is None and node.spec.op.kind in SPREADING:
+            node = node.parents[0]
+            demand = self._known.get(node.number)
+            if demand is not None:
+                return demand.how == "scalar" or node.aval.size * SPREAD <= math.prod([a.extent for a in self.axes])
+        return False
+
+    def loaded(self, demand: Demand) -> Demand:
+        """Return a demand of this kernel as one for which its own nodes are read: this one, unless it is a twin."""
+        return demand
+
+    @property
+    def known(self) -> Set[int]:
+        """The numbers of the nodes that are here."""
+        return self._known.keys()
+
+    def beside(self, other: Any) -> int:
         """Return how many nodes are here that *other* has not."""
-        return len(self._known.keys() - other._known.keys())
+        return len(self.known - other.known)
+
+    def made(self) -> Iterator[tuple[Node, Demand]]:
+        """Yield what is computed here, but not by movement alone."""
+        for demand in self.demands:
+            if demand.how not in NEVER_STORED:
+                yield demand.node, demand
 
     def settle(self) -> None:
         """Replace split axes by their parts."""
@@ -136,58 +186,129 @@ class Group:
 
     def need(self, node: Node, index: Map, windows: Windows = ()) -> Demand:
         """Ask for *node* at *index*; it is looked at when all its consumers have been."""
-        have = self._known.get(node)
-        if have is not None and (have.how == "scalar" or (have.index is index and have.windows == windows)):
+        number = node.number
+        have = self._known.get(number)
+        if have is None:
+            have = self._known[number] = Demand(node, index, windows)
+            if node.spec.op.kind == "scalar" and node.storage is None:  # the same everywhere
+                have.how = "scalar"
+                self.demands.append(have)
+                return have
+        elif have.how == "scalar":
+            return have
+        elif have.index is index and have.windows == windows:
             if not have.how:
                 have.asked += 1
                 self._asked += 1
             return have
-        demand = Demand(node, index, windows)
-        if have is None:
-            self._known[node] = demand
-            if node.spec.op.kind == "scalar" and node.storage is None:  # the same everywhere
-                demand.how = "scalar"
-                self.demands.append(demand)
-                self.members.add(node)
-                return demand
+        else:
+            have = self._queued(number, node, index, windows)
         self._asked += 1
-        self._count += 1
-        heapq.heappush(self._waiting, (-node.number, self._count, demand))
+        heapq.heappush(self._waiting, -number)
+        return have
+
+    def _queued(self, number: int, node: Node, index: Map, windows: Windows) -> Demand:
+        """Return what is to wait for a node that is asked for in another way than before; it may have waited before."""
+        queue = self._queues.get(number)
+        if queue is None:
+            queue = self._queues[number] = []
+        for demand in [*queue, *self._others.get(number, [])]:
+            if demand.index is index and demand.windows == windows:
+                queue.append(demand)
+                return demand
+        demand = Demand(node, index, windows)
+        queue.append(demand)
         return demand
 
-    def grow(
-        self, decide: Callable[["Group", Demand], bool], limit: int, buffers: int, extras: Mapping[Node, int]
+    def grow(  # noqa: C901, PLR0912, PLR0915  most of the time of a plan goes here
+        self,
+        decide: Callable[["Group", Demand], bool],
+        limit: int,
+        buffers: int,
+        extras: Mapping[Node, int],
+        easy: Collection[Node] = (),
     ) -> None:
         """Work through the waiting demands, consumers first.
 
-        *decide* says whether a node is computed here or read from memory. *limit* is half of what a kernel may hold,
-        for a demand may take two instructions; what *extras* says of a node with a decomposed op is counted exactly.
+        *decide* says whether a node is computed here or read from memory; elementwise nodes that are *easy* are
+        computed. *limit* is half of what a kernel may hold, for a demand may take two instructions; what *extras* says
+        of a node with a decomposed op is counted exactly.
         """
-        waiting, demands, known, pop = self._waiting, self.demands, self._known, heapq.heappop
+        waiting, demands, known, inputs = self._waiting, self.demands, self._known, self.inputs
+        members, seed, push, pop = self.members, self.seed, heapq.heappush, heapq.heappop
+        limit, asked, extra, begun = 2 * limit, self._asked, self._extra, self._begun
+        self._touched = None
+        split = begun != splits()
         while waiting:
-            demand = pop(waiting)[2]
-            node = demand.node
-            self._asked -= demand.asked
-            if self._begun != splits():
+            number = -pop(waiting)
+            demand = first = known[number]
+            if first.how:
+                demand = self._queues[number].pop(0)
+                asked -= 1
+                if demand.how:
+                    continue
+            else:
+                asked -= first.asked
+            if split:
                 self.settle()
                 demand.index = settle_map(demand.index)
-            if known[node] is not demand and self._is_known(demand):
+            if demand is not first and self._is_known(number, demand):
                 continue
             demands.append(demand)
-            more = self._extra + extras.get(node, 0)
-            full = 2 * (len(demands) + self._asked) + more > 2 * limit or len(self.inputs) > buffers
-            if node.spec.op.kind != "elementwise" or node.storage is not None:
+            node = demand.node
+            if node.storage is not None:
+                demand.how, demand.extra = "load", (node, None)
+                inputs[node] = None
+                continue
+            more = extra + extras[node] if node in extras else extra
+            full = 2 * (len(demands) + asked) + more > limit or len(inputs) > buffers
+            spec = node.spec
+            if spec.op.kind != "elementwise":
+                self._asked, self._extra = asked, extra
                 self._place(demand, decide, full)
-            elif (full and node is not self.seed) or not decide(self, demand):
-                self._load(demand)
-            else:
-                self._compute(demand)
-                self._extra = more
+                asked, split = self._asked, begun != splits()
+                continue
+            if (full and node is not seed) or not (node in easy or decide(self, demand)):
+                demand.how, demand.extra = "load", (node, None)
+                inputs[node] = None
+                continue
+            extra = more
+            members.add(node)
+            demand.how = "op"
+            # What follows is `_compute` with `need` written out: most of what a kernel consists of comes this way.
+            index, windows, shape = demand.index, demand.windows, spec.aval.shape
+            whole = 1 not in shape  # no operand of this shape broadcasts
+            demand.args = args = []
+            for p in node.parents:
+                own = p.aval.shape
+                where = index if whole and own == shape else self.broadcast(index, p) if own else ()
+                number = p.number
+                have = known.get(number)
+                if have is None:
+                    have = known[number] = Demand(p, where, windows)
+                    if p.spec.op.kind == "scalar" and p.storage is None:
+                        have.how = "scalar"
+                        demands.append(have)
+                    else:
+                        asked += 1
+                        push(waiting, -number)
+                elif have.index is where and (have.windows is windows or have.windows == windows):
+                    if not have.how:
+                        have.asked += 1
+                        asked += 1
+                elif have.how != "scalar":
+                    have = self._queued(number, p, where, windows)
+                    asked += 1
+                    push(waiting, -number)
+                args.append(have)
+        self._asked, self._extra = asked, extra
 
-    def _is_known(self, demand: Demand) -> bool:
+    def _is_known(self, number: int, demand: Demand) -> bool:
         """Whether the node is demanded at the same places already; if not, remember it beside the first."""
-        others = self._others.setdefault(demand.node, [])
-        for other in (self._known[demand.node], *others):
+        others = self._others.get(number)
+        if others is None:
+            others = self._others[number] = []
+        for other in (self._known[number], *others):
             if other.index == demand.index and other.windows == demand.windows:
                 demand.same = other
                 return True
@@ -229,14 +350,21 @@ class Group:
         ]
         self.members.add(node)
 
-    @staticmethod
-    def broadcast(index: Map, operand: Node) -> Map:
+    def broadcast(self, index: Map, operand: Node) -> Map:
         """Return the map of an operand that broadcasts to the node read at *index*."""
         shape = operand.aval.shape
         if not shape:
             return ()
-        skip = len(index) - len(shape)
-        return tuple([ZERO if n == 1 else index[k + skip] for k, n in enumerate(shape)])
+        known = self._moved.get((id(index), shape))
+        if known is None:
+            return self._keep((id(index), shape), spread(index, shape), index)
+        return known[0]  # type: ignore[no-any-return]
+
+    def _keep(self, key: tuple[Any, ...], found: Map, before: Map) -> Map:
+        """Return a map behind movement as the one object that equal ones are; *before* must live as long as the key."""
+        found = self._kept.setdefault(found, found)
+        self._moved[key] = found, before
+        return found
 
     def _load(self, demand: Demand) -> None:
         self.load_at(demand, demand.node, None)
@@ -273,12 +401,7 @@ class Group:
         demand.args = [self.need(source, found, demand.windows)]
 
     def _permute(self, demand: Demand) -> None:
-        order = demand.node.spec.attrs[0]
-        index: list[Expr] = [ZERO] * len(order)
-        for k, source in enumerate(order):
-            index[source] = demand.index[k]
-        demand.how = "alias"
-        demand.args = [self.need(demand.node.parents[0], tuple(index), demand.windows)]
+        self._move(demand, permuted)
 
     def _expand(self, demand: Demand) -> None:
         parent = demand.node.parents[0]
@@ -286,18 +409,18 @@ class Group:
         demand.args = [self.need(parent, self.broadcast(demand.index, parent), demand.windows)]
 
     def _slice(self, demand: Demand) -> None:
-        starts, steps, _ = demand.node.spec.attrs
-        index = tuple(combine(b, [(e, s)]) for e, b, s in zip(demand.index, starts, steps, strict=True))
-        demand.how = "alias"
-        demand.args = [self.need(demand.node.parents[0], index, demand.windows)]
+        self._move(demand, sliced)
 
     def _windows(self, demand: Demand) -> None:
-        kernel, stride, dilation = demand.node.spec.attrs
-        index, axes = demand.index, len(kernel)
-        lead = len(index) - 2 * axes
-        moved = [combine(0, [(index[lead + k], stride[k]), (index[lead + axes + k], dilation[k])]) for k in range(axes)]
+        self._move(demand, windowed)
+
+    def _move(self, demand: Demand, rule: Callable[[Map, Any], Map]) -> None:
+        """Ask for the operand of a movement op at the map that *rule* gives, found once for equal ops and maps."""
+        node, index = demand.node, demand.index
+        known = self._moved.get((id(index), node.spec))
+        found = known[0] if known else self._keep((id(index), node.spec), rule(index, node.spec.attrs), index)
         demand.how = "alias"
-        demand.args = [self.need(demand.node.parents[0], (*index[:lead], *moved), demand.windows)]
+        demand.args = [self.need(node.parents[0], found, demand.windows)]
 
     def _pad(self, demand: Demand) -> None:
         before, _after, _fill = demand.node.spec.attrs
@@ -324,42 +447,16 @@ class Group:
         demand.args = [old] if conditions is None else [old, self.need(value, index, windows)]
 
     def _within(self, demand: Demand, starts: Any, sizes: Any) -> tuple[Map, Windows, Any] | None:
-        """Return the map of a block that lies at *starts* in the node demanded, and where the block is not left.
-
-        That is windows for loads, and conditions (axis, low, high), None if it is left everywhere. None if the kernel's
-        axes do not tell.
-        """
-        index, windows, conditions = list(demand.index), list(demand.windows), []
-        for k, (start, n) in enumerate(zip(starts, sizes, strict=True)):
-            if not start and n == demand.node.aval.shape[k]:
-                continue
-            expr = combine(-start, [(demand.index[k], 1)])
-            if len(expr.terms) > 1:
-                return None
-            index[k] = expr
-            if not expr.terms:
-                if not 0 <= expr.const < n:
-                    return (), (), None
-                continue
-            axis, c = expr.terms[0]
-            bounds = (-expr.const, n - 1 - expr.const) if c > 0 else (expr.const - n + 1, expr.const)
-            low, high = max(0, -(-bounds[0] // abs(c))), min(axis.extent, bounds[1] // abs(c) + 1)
-            if low > 0 or high < axis.extent:
-                if low >= high:
-                    return (), (), None
-                conditions.append((axis, low, high))
-        for axis, low, high in conditions:
-            old = next((w for w in windows if w[0] is axis), None)
-            if old is not None:
-                windows.remove(old)
-                low, high = max(low, old[1]), min(high, old[2])
-                if low >= high:
-                    return None
-            windows.append((axis, low, high))
-        for axis, _, _ in conditions:
-            axis.pinned = True
-        windows.sort(key=lambda w: w[0].serial)
-        return tuple(index), tuple(windows), conditions
+        """Return what `block` does, found once for equal ops, maps and windows."""
+        key = id(demand.index), id(demand.windows), demand.node.spec
+        known = self._moved.get(key)
+        if known is None:
+            found = block(demand.index, demand.windows, demand.node.aval.shape, starts, sizes)
+            if found is not None:
+                index, windows, conditions = found
+                found = self._kept.setdefault(index, index), self._kept.setdefault(windows, windows), conditions
+            known = self._moved[key] = found, demand.index, demand.windows
+        return known[0]
 
     def _iota(self, demand: Demand) -> None:
         demand.how = "iota"
@@ -429,6 +526,7 @@ class Group:
         return align(self.reduced, extents)
 
 
+SPREADING = {"reshape", "expand", "alias"}
 _LIGHT = {"elementwise", "cast", "reshape", "permute", "expand", "slice", "alias", "pad"}
 _BARRIERS = {"matmul", "random", "scatter", "buffer", "custom"}
 _FREE: dict[str, Callable[[Group, Demand], None]] = {

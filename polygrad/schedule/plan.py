@@ -1,7 +1,7 @@
 """A plan: the steps of a realize with nodes replaced by slots, so that it serves every graph of the same structure.
 
-Here: `plan(...)`, the whole of scheduling in one call, and the records that the runtime executes.
-Not here: memory, launching, caching of plans.
+Here: `plan(...)`, the whole of scheduling in one call.
+Not here: the records of a plan (`steps.py`), memory, launching, caching of plans.
 
 Slots number the values of one run: first the leaves (values already on the device, in the order in which they are met),
 then the nodes of the order, then buffers of partial sums.
@@ -10,82 +10,32 @@ then the nodes of the order, then buffers of partial sums.
 from typing import Any, NamedTuple
 
 from polygrad import shapes
-from polygrad.driver.ir import ITEMSIZE, Kernel
+from polygrad.driver.ir import ITEMSIZE
 from polygrad.driver.types import DeviceInfo
 from polygrad.errors import UnsupportedOp
 from polygrad.graph.node import Node
+from polygrad.schedule.alike import together
 from polygrad.schedule.body import name as name_of
 from polygrad.schedule.decompose_product import product_launches
 from polygrad.schedule.emit import STATUS, FusedLaunch, finishing
+from polygrad.schedule.epilogues import joined
 from polygrad.schedule.fallback import library_launch
-from polygrad.schedule.fuse import CycleError, Fusion, Step
+from polygrad.schedule.fuse import Fusion
+from polygrad.schedule.ordering import CycleError, Epilogue, Step
+from polygrad.schedule.placed import placed
 from polygrad.schedule.quiet import quiet
 from polygrad.schedule.recompute import lighter, spared
 from polygrad.schedule.stamps import launch_of
+from polygrad.schedule.steps import Fused, Library, Many, Operand, Plan
+from polygrad.schedule.unread import shared, unburdened
 from polygrad.schedule.views import View, view_of
 from polygrad.schedule.writes import Writes, copy_launch
 
 
-class Fused(NamedTuple):
-    """A fused launch. `status` says where in `slots` the status word stands, or -1."""
+class Question(NamedTuple):
+    """What is to be computed on a device.
 
-    kernel: Kernel
-    slots: tuple[int, ...]
-    status: int
-    ints: tuple[int, ...]
-    scalars: tuple[int, ...]  # positions in the order
-    offsets: tuple[tuple[int, int], ...]  # (position in ints, leaf slot)
-    starts: tuple[tuple[int, int], ...]  # (position in ints, position in the order) of writes
-    allocate: tuple[tuple[int, int], ...]  # (slot, bytes)
-    release: tuple[int, ...]
-    traced: dict[int, int]  # instruction to position in the order
-
-
-class Operand(NamedTuple):
-    """A strided view of a slot."""
-
-    slot: int
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: str
-
-
-class Library(NamedTuple):
-    """A launch of one of the driver's own ops."""
-
-    op: str
-    outs: tuple[Operand, ...]
-    ins: tuple[Operand, ...]
-    params: tuple[tuple[str, Any], ...]  # attrs known from the structure
-    scalars: tuple[tuple[str, int], ...]  # attrs that are host scalars: (name, position in the order)
-    allocate: tuple[tuple[int, int], ...]
-    release: tuple[int, ...]
-    traced: int  # position in the order
-
-
-class Plan(NamedTuple):
-    """What to launch, and which nodes then have which memory."""
-
-    steps: tuple[Fused | Library, ...]
-    slots: int
-    results: tuple[tuple[int, int], ...]  # (position in the order, slot)
-    views: tuple[tuple[int, Operand], ...]  # (position in the order, view) of what needs no memory of its own
-    taken: tuple[int, ...]  # slots of leaves whose memory a result has taken over
-
-
-def plan(
-    order: list[Node],
-    leaves: list[Node],
-    asked: list[Node],
-    offered: set[Node],
-    retained: set[Node],
-    info: DeviceInfo,
-    claims: dict[Node, Node] | None = None,
-) -> Plan:
-    """Return how to compute *asked* on a device.
-
-    Parameters
+    Attributes
     ----------
     order : list of Node
         All unrealized nodes under what was asked for, operands first; none of size zero.
@@ -101,23 +51,31 @@ def plan(
         What the device can do.
     claims : dict of Node to Node
         Writes that may take over the memory of the array they write into, and the last write of each row of them.
+    prompt : bool
+        Whether somebody waits for each result, so that no launch may wait for others like it.
     """
+
+    order: list[Node]
+    leaves: list[Node]
+    asked: list[Node]
+    offered: set[Node]
+    retained: set[Node]
+    info: DeviceInfo
+    claims: dict[Node, Node] | None = None
+    prompt: bool = False
+
+
+def plan(question: Question) -> Plan:
+    """Return how to compute what is asked for."""
     with quiet():
-        made = _planned(order, leaves, asked, offered, retained, info, claims)
-        if made.taken and _much(made, leaves):
-            made = _planned(order, leaves, asked, offered, retained, info, None)
+        made = _planned(question)
+        if made.taken and _much(made, question.leaves):
+            made = _planned(question._replace(claims=None))
     return made
 
 
-def _planned(
-    order: list[Node],
-    leaves: list[Node],
-    asked: list[Node],
-    offered: set[Node],
-    retained: set[Node],
-    info: DeviceInfo,
-    claims: dict[Node, Node] | None,
-) -> Plan:
+def _planned(question: Question) -> Plan:
+    order, leaves, asked, offered, retained, info, claims, prompt = question
     wanted, views = _resolve(asked)
     bases = {base for base, *_ in views.values()}
     writes = Writes(claims, set(wanted) | bases | offered | retained)
@@ -127,8 +85,14 @@ def _planned(
     except CycleError:
         fusion = Fusion(order, wanted, offered, info, sharing=False, writes=writes)
         steps = fusion.run()
+    shared(steps, writes.kept)
     kept = writes.kept - spared(steps, fusion, retained - set(wanted) - bases)
-    return _Numbering(order, leaves, info).finish(lighter(steps, fusion, kept), kept, views)
+    unburdened(steps, kept)
+    if info.features.placed:
+        steps = placed(steps, kept)
+    steps = lighter(joined(steps, info, kept), fusion, kept)
+    unburdened(steps, kept)
+    return _Numbering(order, leaves, info).finish(steps, kept, views, prompt=prompt)
 
 
 def _much(made: Plan, leaves: list[Node]) -> bool:
@@ -180,25 +144,21 @@ class _Numbering:
         self.info = info
         self.leaves = {n: k for k, n in enumerate(leaves)}
         self.position = {n: k for k, n in enumerate(order)}
-        self.base = len(leaves)
         self.next = len(leaves) + len(order)
-        self.extra: dict[tuple[Node, int], int] = {}
+        self.slots: dict[Any, int] = dict(zip([*leaves, *order], range(self.next), strict=True))
         self.same: dict[Node, Node] = {}  # from a written array, or an equal result, to the node whose memory it has
 
     def slot(self, node: Any) -> int:
         """Return the slot of a node, or of a buffer of its parts."""
-        if isinstance(node, tuple):
-            found = self.extra.get(node)
-            if found is None:
-                found = self.extra[node] = self.next
-                self.next += 1
-            return found
         while node in self.same:
             node = self.same[node]
-        leaf = self.leaves.get(node)
-        return leaf if leaf is not None else self.base + self.position[node]
+        found = self.slots.get(node)
+        if found is None:
+            found = self.slots[node] = self.next
+            self.next += 1
+        return found
 
-    def finish(self, steps: list[Step], wanted: set[Node], views: dict[Node, Any]) -> Plan:
+    def finish(self, steps: list[Step], wanted: set[Node], views: dict[Node, Any], *, prompt: bool) -> Plan:
         """Return the plan."""
         drafts: list[Any] = []
         made: set[Node] = set()
@@ -206,7 +166,7 @@ class _Numbering:
             if step.write is not None and not step.copies:
                 self.same[step.write] = step.write.parents[0]
             if step.node is not None and step.node.spec.op.kind == "library":
-                self._join_equal(step.outputs)
+                self._join_equal([n for n in step.outputs if n.spec.op.kind == "library"])
         for step in steps:
             drafts += self._drafts(step)
             made.update(step.outputs)
@@ -216,6 +176,9 @@ class _Numbering:
         results = sorted((n for n in made if n in wanted), key=lambda n: n.number)
         keep = {self.slot(n) for n in results}
         finished = self._lifetimes(drafts, keep)
+        if self.info.features.many and not prompt and all(step.write is None for step in steps):
+            joined = together(drafts, finished)
+            finished = finished if joined is drafts else self._lifetimes(joined, keep)
         operands = tuple(
             (self.position[n], Operand(self.slot(base), offset, shape, strides, name_of(base.aval.dtype)))
             for n, (base, shape, strides, offset) in views.items()
@@ -254,12 +217,13 @@ class _Numbering:
         makes = [(self.slot(n), _bytes(n)) for n in outputs]
         for at, (_, elements) in launch.partials.items():
             makes.append((slots[at], elements * ITEMSIZE[launch.kernel.buffers[at]]))
+        position = self.position
         record = Fused(
             launch.kernel, tuple(slots), launch.kernel.status, launch.ints,
-            tuple(self.position[n] for n in launch.scalars),
-            tuple((at, self.leaves[n]) for at, n in launch.offsets),
-            tuple((at, self.position[n]) for at, n in launch.starts), (), (),
-            {k: self.position[n] for k, n in launch.traced.items()},
+            tuple([position[n] for n in launch.scalars]),
+            tuple([(at, self.leaves[n]) for at, n in launch.offsets]),
+            tuple([(at, position[n]) for at, n in launch.starts]), (), (),
+            {k: position[n] for k, n in launch.traced.items()},
         )  # fmt: skip
         made = {s for s, _ in makes}
         return record, makes, [s for s in slots if s >= 0 and s not in made]
@@ -271,6 +235,8 @@ class _Numbering:
             return [self._fused(launch, list(launch.outputs)) for launch in product_launches(node, step.operands[0])]
         if node.spec.op.kind == "library":
             return [self._call(step, node)]
+        if step.epilogue is not None:
+            return [self._product(step, node, step.epilogue)]
         name = {"matmul": "matmul", "random": "random_bits", "scatter": "scatter_add"}[node.spec.op.kind]
         mode = node.spec.attrs[1:] if name == "scatter_add" else ()
         if mode:
@@ -293,42 +259,61 @@ class _Numbering:
         record = Library(name, (out,), tuple(ins), params, scalars, (), (), self.position[node])
         return [(record, [(out.slot, _bytes(node))], [o.slot for o in ins])]
 
+    def _product(self, step: Step, node: Node, epilogue: Epilogue) -> Any:
+        """Return the draft of a product that ends with a sum."""
+        result, shape = epilogue.result, node.aval.shape
+        out = Operand(self.slot(result), 0, shape, shapes.strides(shape), name_of(result.aval.dtype))
+        ins = tuple(self._operand(view) for view in (*step.operands, epilogue.addend))
+        params = (("activation", epilogue.activation),) if epilogue.activation else ()
+        record = Library("matmul_add", (out,), ins, params, (), (), (), self.position[node])
+        return record, [(out.slot, _bytes(result))], [o.slot for o in ins]
+
     def _call(self, step: Step, node: Node) -> Any:
         """Return the draft of a declared library op; a result that nobody wants gets memory for the launch alone."""
         op, attrs = node.spec.op, node.spec.attrs[1:]
         assert op.results is not None, op.name  # noqa: S101  a broken declaration, not a user's mistake
-        wanted = {n.spec.attrs[0]: n for n in reversed(step.outputs)}
-        outs, makes = [], []
+        wanted = {n.spec.attrs[0]: n for n in reversed(step.outputs) if n.spec.op is op}
+        elsewhere = {n.spec.attrs[0]: place for n, place in step.places.items()}
+        outs, sizes = [], {}
         for k, (shape, dtype) in enumerate(op.results(*[p.aval for p in node.parents], *attrs)):
-            slot = self.slot(wanted.get(k, (node, k)))
-            outs.append(Operand(slot, 0, shape, shapes.strides(shape), name_of(dtype)))
-            makes.append((slot, shapes.size(shape) * dtype.itemsize))
+            if k in elsewhere:
+                array, offset, strides = elsewhere[k]
+                slot, size = self.slot(array), _bytes(array)
+            else:
+                slot, offset, strides = self.slot(wanted.get(k, (node, k))), 0, shapes.strides(shape)
+                size = shapes.size(shape) * dtype.itemsize
+            outs.append(Operand(slot, offset, shape, strides, name_of(dtype)))
+            sizes[slot] = size
         params = tuple(op.params(*attrs).items()) if op.params else ()
         ins = tuple(self._operand(view) for view in step.operands)
         record = Library(op.call, tuple(outs), ins, params, (), (), (), self.position[node])
-        return record, makes, [o.slot for o in ins]
+        return record, list(sizes.items()), [o.slot for o in ins]
 
     def _operand(self, view: View) -> Operand:
         base, shape, strides, offset = view
         return Operand(self.slot(base), offset, shape, strides, name_of(base.aval.dtype))
 
-    def _lifetimes(self, drafts: list[Any], keep: set[int]) -> list[Fused | Library]:
+    def _lifetimes(self, drafts: list[Any], keep: set[int]) -> list[Fused | Library | Many]:
         """Say where memory begins and ends: a slot that is made again has none between its last reader and that."""
         fresh = {slot for _, makes, _ in drafts for slot, _ in makes}
         ahead = set(keep)  # slots that are read later on, before they are made again
-        ends: dict[int, list[int]] = {}
-        for k in range(len(drafts) - 1, -1, -1):
-            _, makes, reads = drafts[k]
+        finished: list[Fused | Library | Many] = []
+        for record, makes, reads in reversed(drafts):
+            ends = []
             made = [slot for slot, _ in makes]
-            for slot in dict.fromkeys([*reads, *made]):
-                if slot in fresh and slot not in ahead:
-                    ends.setdefault(k, []).append(slot)
+            for slot in (*reads, *made):
+                if slot not in ahead and slot in fresh:
+                    ends.append(slot)
                     ahead.add(slot)
-            ahead.difference_update(slot for slot in made if slot not in reads)
-        return [
-            record._replace(allocate=tuple(makes), release=tuple(ends.get(k, ())))
-            for k, (record, makes, _) in enumerate(drafts)
-        ]
+            for slot in made:
+                if slot not in reads:
+                    ahead.discard(slot)
+            if type(record) is Many:
+                finished.append(record._replace(allocate=tuple(makes), release=tuple(ends)))
+            else:  # quicker
+                *head, _, _, traced = record
+                finished.append(type(record)(*head, tuple(makes), tuple(ends), traced))
+        return finished[::-1]
 
 
 def _bytes(node: Node) -> int:

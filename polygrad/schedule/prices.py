@@ -17,6 +17,7 @@ LIBRARY = {"matmul", "random", "scatter", "library"}
 CHEAP_OPS = 24  # a value of at most this many instructions from one load is computed again rather than stored
 DEAR = 1 << 30  # instructions: more than any limit
 SMALL = 256  # elements: up to so many, what takes few instructions is not worth sharing, whatever it reads
+_NOTHING: frozenset[Node] = frozenset()
 SLIGHT_OPS = 48  # few, for such a value
 
 
@@ -60,56 +61,55 @@ class Prices:
         for n in order:
             kind = n.spec.op.kind
             if kind in LIBRARY or kind == "reduce" or n in apart:
-                self._reads[n], self._work[n], self.again[n] = n, frozenset(), 0
+                self._reads[n], self._work[n], self.again[n] = n, _NOTHING, 0
                 if n.aval.size <= SMALL:
                     self.slight.add(n)
             elif kind != "scalar":
                 self._add(n, kind in MOVEMENT)
 
+    def source(self, n: Node) -> Node | None:
+        """Return the one node of about its own size that computing *n* again reads; None if there are several."""
+        return self._reads.get(n)
+
     def _add(self, n: Node, moves: bool) -> None:
         """Find what a node takes that is computed within a kernel."""
-        if n.parents and all(p.spec.op.kind == "scalar" or p in self._constants for p in n.parents):
-            self._constants.add(n)
-        reads, several = self._read_by(n)
-        work = self._made_for(n, moves)
-        count = 0
-        if work is not None:
-            extras = self.extras
-            count = len(work) + (sum([extras.get(m, 0) for m in work]) if extras else 0)
-        if work is not None and n.aval.size <= SMALL and count <= SLIGHT_OPS:
-            self.slight.add(n)
-        elif count > CHEAP_OPS:
-            work = None
-        self._work[n] = work
-        self._reads[n] = None if several else n if reads is None else reads
-        self.again[n] = DEAR if work is None or several else count
-
-    def _read_by(self, n: Node) -> tuple[Node | None, bool]:
-        """Return the one node of about its own size that *n* reads, and whether there are several."""
-        found: Node | None = None
-        for p in n.parents:
-            if p.aval.size * 8 >= n.aval.size and p.spec.op.kind != "scalar" and p not in self._constants:
-                read = self._reads.get(p, p)
-                if read is None or (found is not None and read is not found):
-                    return None, True
-                found = read
-        return found, False
-
-    def _made_for(self, n: Node, moves: bool) -> frozenset[Node] | None:
-        """Return what is computed for *n*, itself included; None if that is too much."""
-        made: frozenset[Node] = frozenset()
+        size = n.aval.size
+        # What is computed for it, itself included, None if that is too much; the one node of its size that is read.
+        made: frozenset[Node] | None = _NOTHING
         if not moves:
             made = frozenset((n,))
             extra = self._extra(n)
             if extra:
                 self.extras[n] = extra
+        found: Node | None = None
+        several, constant, reads = False, bool(n.parents), self._reads
         for p in n.parents:
-            more = self._work.get(p, made)
-            if more is None:
-                return None
-            if more and more is not made:
-                made = made | more
-        return made
+            if p.spec.op.kind == "scalar":
+                continue
+            if p not in self._constants:
+                constant = False
+                if p.aval.size * 8 >= size:
+                    read = reads.get(p, p)
+                    if found is None and read is not None:
+                        found = read
+                    elif read is not found or read is None:
+                        several = True
+            if made is not None:
+                more = self._work.get(p, _NOTHING)
+                made = None if more is None else made | more if more else made
+        if constant:
+            self._constants.add(n)
+        count = 0
+        if made is not None:
+            extras = self.extras
+            count = len(made) + (sum([extras.get(m, 0) for m in made]) if extras else 0)
+            if size <= SMALL and count <= SLIGHT_OPS:
+                self.slight.add(n)
+            elif count > CHEAP_OPS:
+                made = None
+        self._work[n] = made
+        reads[n] = None if several else n if found is None else found
+        self.again[n] = DEAR if made is None or several else count
 
     def _extra(self, node: Node) -> int:
         """Return how many instructions more than one a node takes: its op is long, or the device lacks it.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from polygrad.graph.node import Node
 
 if TYPE_CHECKING:
-    from polygrad.schedule.fuse import Step
+    from polygrad.schedule.ordering import Step
 
 PATIENCE = 64  # nodes visited for one answer: beyond, the answer is yes, which costs a chance to share, never a value
 
@@ -37,7 +37,8 @@ class Reach:
         self._produced = produced
         self._lows: list[int] = []  # spans that lead upwards: disjoint, in order
         self._highs: list[int] = []
-        self._places: dict[Node, tuple[int, int]] | None = None
+        self._places: dict[Node, tuple[int, int]] | None = None  # made when it pays: it only makes walks shorter
+        self._walked = 0  # nodes
 
     def note(self, step: "Step") -> None:
         """Take into account what a step makes and reads."""
@@ -70,14 +71,15 @@ class Reach:
         return bool(stack) and self._walk(stack, target, floor)
 
     def _walk(self, stack: list[Node], target: Node, floor: int) -> bool:
-        if self._places is None:
+        if self._places is None and 8 * self._walked > len(self._order):
             self._places = _places(self._order)
-        places, produced = self._places, self._produced
+        places, produced = self._places or {}, self._produced
         goal = places.get(target, _NOWHERE)[0]
-        for n in stack:
-            begin, end = places.get(n, _NOWHERE)
-            if begin <= goal < end:
-                return True
+        if places:
+            for n in stack:
+                begin, end = places.get(n, _NOWHERE)
+                if begin <= goal < end:
+                    return True
         seen = set(stack)
         limit = len(seen) + PATIENCE
         while stack:
@@ -85,14 +87,18 @@ class Reach:
             step = produced.get(n)
             for p in n.parents if step is None else (*n.parents, *step.inputs):
                 if p.number >= floor and p.storage is None and p not in seen:
-                    begin, end = places.get(p, _NOWHERE)
-                    if p is target or begin <= goal < end:
+                    if p is target:
                         return True
+                    if places:
+                        begin, end = places.get(p, _NOWHERE)
+                        if begin <= goal < end:
+                            return True
                     seen.add(p)
                     stack.append(p)
             if len(seen) > limit:
-                return True
-        return False
+                break
+        self._walked += len(seen)
+        return bool(stack)
 
 
 _NOWHERE = (-1, -1)  # of a node that is not in the order
@@ -103,25 +109,28 @@ def _places(order: Sequence[Node]) -> dict[Node, tuple[int, int]]:
 
     The spans nest as the trees do in which each node hangs on the first that is made of it: most paths follow them.
     """
-    first: dict[Node, Node] = {}
-    for n in order:
+    count = len(order)
+    position = dict(zip(order, range(count), strict=True))
+    first = [-1] * count
+    for k, n in enumerate(order):
         for p in n.parents:
-            if p not in first:
-                first[p] = n
-    size = dict.fromkeys(order, 1)
-    for n in order:
-        if n in first:
-            size[first[n]] += size[n]
-    out: dict[Node, tuple[int, int]] = {}
-    free: dict[Node, int] = {}  # the first place within a node's span that none of those that hang on it has
+            at = position.get(p)
+            if at is not None and first[at] < 0:
+                first[at] = k
+    size = [1] * count
+    for k, on in enumerate(first):
+        if on >= 0:
+            size[on] += size[k]
+    begin = [0] * count
+    free = [0] * count  # the first place within a node's span that none of those that hang on it has
     top = 0
-    for n in reversed(order):
-        on = first.get(n)
-        if on is None:
-            begin, top = top, top + size[n]
+    for k in range(count - 1, -1, -1):
+        on = first[k]
+        if on < 0:
+            at, top = top, top + size[k]
         else:
-            begin = free[on]
-            free[on] = begin + size[n]
-        out[n] = begin, begin + size[n]
-        free[n] = begin + 1
-    return out
+            at = free[on]
+            free[on] = at + size[k]
+        begin[k] = at
+        free[k] = at + 1
+    return {n: (at, at + room) for n, at, room in zip(order, begin, size, strict=True)}

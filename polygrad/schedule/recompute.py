@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from polygrad.graph.node import Node
-from polygrad.schedule.fuse import Fusion, Step
+from polygrad.schedule.fuse import Fusion
 from polygrad.schedule.group import Demand, Group
+from polygrad.schedule.ordering import Step
 
 WORTH = 1 << 20  # bytes: a smaller value is left alone
 ENOUGH = 1 << 24  # bytes: a plan that holds less at once is left alone
+PART = 1024  # what is less than this part of the most that is held at once is not worth a launch
+LEAST = 32  # all that is dropped has to lower the peak by this part of it
 SHORT = 128  # the longest inner axis of a product that is made again: more work than reading its result, but not much
 SLIGHT = 8  # what is this much smaller than a value may be kept longer for it
 DEEPEST = 3  # launches, one needing the other, that make one value again
@@ -53,9 +56,10 @@ def lighter(steps: list[Step], fusion: Fusion, kept: set[Node]) -> list[Step]:
     if sum(nbytes(n) for step in steps for n in step.outputs) < ENOUGH:
         return steps
     search = _Search(steps, fusion, kept)
+    peak = search.peak
     while search.improve():
         pass
-    return search.steps
+    return search.steps if (peak - search.peak) * LEAST >= peak else steps
 
 
 class _Search:
@@ -103,7 +107,7 @@ class _Search:
         top = self.held.index(self.peak)
         found = []
         for n, life in self.lives.items():
-            if nbytes(n) < WORTH or n in self.kept or len(life.makes) > 1:
+            if nbytes(n) < max(WORTH, self.peak // PART) or n in self.kept or len(life.makes) > 1:
                 continue
             before = [k for k in (*life.makes, *life.reads) if k < top]
             after = [k for k in life.reads if k > top]

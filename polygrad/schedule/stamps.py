@@ -8,6 +8,7 @@ has nodes; whatever else an Emitter looks at is part of the description.
 """
 
 import threading
+from operator import attrgetter
 from typing import Any
 
 from polygrad.driver.types import DeviceInfo
@@ -15,6 +16,7 @@ from polygrad.graph.node import Node
 from polygrad.schedule.emit import STATUS, Emitter, FusedLaunch
 from polygrad.schedule.group import Demand, Group
 from polygrad.schedule.index import Axis, Expr, Map, settle, settle_map
+from polygrad.schedule.twins import Twin
 
 ROOM = 1 << 20  # ints of all descriptions together: when there are more, all are forgotten
 _LOAD, _SCALAR, _REST = -1, -2, -3  # no op has such a signature
@@ -25,6 +27,8 @@ _lock = threading.Lock()
 
 def launch_of(group: Group, info: DeviceInfo) -> FusedLaunch:
     """Return the launch that computes a finished group."""
+    if isinstance(group, Twin):
+        return _of_twin(group, info)
     if group.target is not None:  # where it writes is not described
         return Emitter(group, info).emit()
     found = _Description(group)
@@ -40,6 +44,18 @@ def launch_of(group: Group, info: DeviceInfo) -> FusedLaunch:
             _taken[0] = len(key[0])
         _known[key] = _exchanged(launch, found.nodes)
     return launch
+
+
+def _of_twin(twin: Twin, info: DeviceInfo) -> FusedLaunch:
+    """Return the launch of a kernel that is like that of an example."""
+    example = twin.example
+    stored = tuple([example.of[d] for d in twin.stores.values()])
+    known = example.launches.get(stored)
+    if known is None:
+        group = example.group.copy()
+        group.stores = {example.nodes[k]: d for k, d in zip(stored, twin.stores.values(), strict=True)}
+        known = example.launches[stored] = _exchanged(launch_of(group, info), example.slots)
+    return _exchanged(known, twin.nodes)  # type: ignore[no-any-return]
 
 
 def forget() -> None:
@@ -71,7 +87,7 @@ class _Description:
             if how == "op":
                 demand.value = k
                 words.append(demand.node.spec.sig)
-                words += [_value(a) for a in demand.args]
+                words += [a.value if a.same is None else _value(a) for a in demand.args]
             elif how == "alias":
                 demand.value = _value(demand.args[0])
             else:
@@ -123,8 +139,7 @@ class _Description:
         return tuple([(self._position[axis], low, high) for axis, low, high in ranges]) if ranges else ()
 
 
-def _number(demand: Demand) -> int:
-    return demand.node.number
+_number = attrgetter("node.number")
 
 
 def _value(demand: Demand) -> int:

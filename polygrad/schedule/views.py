@@ -4,6 +4,7 @@ Here: `view_of`.
 Not here: movement inside a kernel, which rewrites maps (`group.py`).
 """
 
+import functools
 import itertools
 from typing import Any
 
@@ -22,7 +23,9 @@ def view_of(node: Node, wanted: set[Node]) -> View | None:
 
     The base is the nearest node below a chain of movement ops; an unrealized base counts as contiguous.
     """
-    if node.storage is None and (node in wanted or node.spec.op.kind not in VIEWS):
+    if node.storage is not None:
+        return node, node.aval.shape, plain(node.aval.shape, node.storage.strides), 0
+    if node in wanted or node.spec.op.kind not in VIEWS:
         if node.spec.op.kind == "scalar":
             return None
         return node, node.aval.shape, shapes.strides(node.aval.shape), 0
@@ -44,6 +47,7 @@ def view_of(node: Node, wanted: set[Node]) -> View | None:
     return base, shape, plain(shape, strides), offset
 
 
+@functools.lru_cache(maxsize=4096)
 def plain(shape: shapes.Shape, strides: shapes.Shape) -> shapes.Shape:
     """Return strides, or those of C order if they differ from these along axes of size 1 alone, where none is taken.
 
@@ -102,6 +106,7 @@ def moved(kind: str, attrs: Any, out: Any, shape: Any, strides: Any) -> tuple[An
     return _reshape_view(shape, strides, out)
 
 
+@functools.lru_cache(maxsize=4096)
 def _reshape_view(shape: Any, strides: Any, out: Any) -> tuple[Any, Any, int] | None:
     """Return the strides of a reshape without a copy, if there are any."""
     axes = [Axis(n) for n in out]

@@ -16,7 +16,7 @@ from polygrad.schedule.body import Body, name
 from polygrad.schedule.emit import FusedLaunch
 
 if TYPE_CHECKING:
-    from polygrad.schedule.fuse import Step
+    from polygrad.schedule.ordering import Step
 
 FUSED = 2  # writes in a row that a kernel computes at every element of the array
 

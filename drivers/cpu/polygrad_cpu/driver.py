@@ -54,7 +54,9 @@ class CpuDriver(DriverBase):
                 max_alloc=self.memory.total, total=self.memory.total, alignment=memory.ALIGNMENT,
                 partials=4 * self.settings.threads,
             ),
-            features=Features(host_memory=True, correctly_rounded=True, thread_safety="free", fork="safe"),
+            features=Features(
+                host_memory=True, correctly_rounded=True, thread_safety="free", fork="safe", notices=True, placed=True
+            ),
             version=f"NumPy {np.__version__}",
             extra={"threads": str(self.settings.threads), "block": f"{self.settings.block_bytes} bytes"},
         )  # fmt: skip
@@ -78,6 +80,11 @@ class CpuDriver(DriverBase):
         from polygrad_cpu.memory import adopt
 
         return adopt(memory)
+
+    def notices(self, nbytes: int) -> Any:
+        from polygrad_cpu.memory import Notices
+
+        return Notices(nbytes)
 
     def op_write(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         from polygrad_cpu import transfer
@@ -113,6 +120,12 @@ class CpuDriver(DriverBase):
         from polygrad_cpu.product import matmul
 
         matmul(outs[0], ins[0], ins[1], self.settings.threads)
+
+    def op_matmul_add(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        from polygrad_cpu.product import matmul_add
+
+        a, b, c = ins
+        matmul_add(outs[0], a, b, c, attrs.get("activation", ""), self.settings.threads)
 
     def op_convolution(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         from polygrad_cpu import convolution

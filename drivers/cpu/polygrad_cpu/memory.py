@@ -1,6 +1,6 @@
 """Host memory: blocks, their account, and other people's memory as blocks.
 
-Here: allocation with a limit, alignment, adoption. Not here: pooling, which is the core's.
+Here: allocation with a limit, alignment, adoption, notices. Not here: pooling, which is the core's.
 """
 
 import os
@@ -91,6 +91,20 @@ class Memory:
     def info(self) -> MemoryInfo:
         """Return free and total bytes."""
         return MemoryInfo(min(self.total - self.used, available_memory(self.total)), self.total)
+
+
+class Notices:
+    """A few bytes that launches write and everybody reads; a launch is done when it returns, so marks are nothing."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.handle: Array = np.zeros(nbytes, np.uint8)
+        self.memory = memoryview(self.handle)
+
+    def mark(self) -> None:
+        """Do nothing."""
+
+    def wait(self) -> None:
+        """Do nothing."""
 
 
 _accounts: weakref.WeakSet[Memory] = weakref.WeakSet()

@@ -1,8 +1,11 @@
 """Matrix products through NumPy's BLAS.
 
-Here: the op matmul: which copies make it one BLAS call, which dtype it runs in. Not here: how a product is computed.
+Here: the ops matmul and matmul_add: which copies make them one BLAS call, which dtype they run in. Not here: how a
+product is computed.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ from polygrad_cpu.transfer import array
 from polygrad_cpu.workers import Workspace, each, quiet_context
 
 Array = np.ndarray[Any, Any]
+Finish = Callable[[Array, blas.Index], None]  # a block of the result, and where it lies
 
 EXACT = 2**53  # float64 holds every integer up to here
 SMALL = 1 << 18  # multiplications from which BLAS divides a product, though waiting takes longer up to `blas.SHARED`
@@ -31,20 +35,49 @@ def matmul(out: Ref, a: Ref, b: Ref, threads: int = 1) -> None:
         _integers(x, y, c)
 
 
-def _floating(x: Array, y: Array, c: Array, threads: int = 1) -> None:
+def matmul_add(out: Ref, a: Ref, b: Ref, c: Ref, activation: str, threads: int = 1) -> None:
+    """Multiply matrices and add *c*, to each piece while it is in the cache; then relu, if that is the *activation*."""
+    total, x, y, addend = array(out), array(a), array(b), array(c)
+    wide = total
+    if out.dtype in ("float16", "bfloat16"):
+        wide, x, y = np.empty(total.shape, np.float32), x.astype(np.float32), y.astype(np.float32)
+    finish = functools.partial(_end, addend, activation == "relu")
+    quiet_context()(_floating, x, y, wide, threads, finish)
+    if wide is not total:
+        quiet_context()(np.copyto, total, wide, casting="unsafe")
+
+
+def _end(addend: Array, relu: bool, block: Array, at: blas.Index) -> None:
+    """Add the part of *addend* that belongs to a block of the product."""
+    if addend.ndim != len(at):  # the stack was merged, and *addend* is in C order or one row
+        addend = addend[(0,) * (addend.ndim - 1)] if addend.strides[-2] == 0 else addend.reshape(-1, block.shape[-1])
+    np.add(block, addend[at[-addend.ndim :]], block, dtype=block.dtype)
+    if relu:
+        np.maximum(block, 0, out=block)
+
+
+def _floating(x: Array, y: Array, c: Array, threads: int = 1, finish: Finish | None = None) -> None:
     if c.ndim > 2 and c.size:  # noqa: PLR2004  a stack of matrices
         x, y, c = _merge_stack(x, y, c)
     x, y, work = _for_blas(x), _for_blas(y), c.size * x.shape[-1]
-    if work < SMALL or (work >= blas.SHARED and threads == 1) or not blas.adjustable():
+
+    def whole() -> None:
         np.matmul(x, y, c)
-        return
+        if finish is not None:
+            finish(c, tuple([slice(0, n) for n in c.shape]))
 
     def piece(_: Workspace, at: tuple[blas.Index, blas.Index, blas.Index]) -> None:
-        np.matmul(x[at[0]], y[at[1]], c[at[2]])
+        block = c[at[2]]
+        np.matmul(x[at[0]], y[at[1]], block)
+        if finish is not None:
+            finish(block, at[2])
 
+    if work < SMALL or (work >= blas.SHARED and threads == 1) or not blas.adjustable():
+        whole()
+        return
     with blas.single():
         if work < blas.SHARED:
-            np.matmul(x, y, c)
+            whole()
         else:
             each(blas.pieces(c.shape, threads), threads, piece)
 

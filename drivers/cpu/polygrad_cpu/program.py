@@ -136,8 +136,9 @@ class Single:
             except IndexError:
                 frame = make()
             enter, arguments, slots = frame
-            for slot, value in zip(slots, scalars, strict=True):
-                slot[()] = value
+            if slots:
+                for slot, value in zip(slots, scalars, strict=True):
+                    slot[()] = value
             enter(function, *[ndarray(s, t, buffers[b], o, st) for s, t, b, o, st in views], *slots, *arguments)
             frames.append(frame)
 

@@ -1,14 +1,14 @@
 """The cpu driver's matrix products in pieces: every layout that BLAS may be given, and results that cover all of it.
 
-Here: `product.matmul` on several threads against float64, `blas.pieces` alone. Not here: ``a @ b``, whose tests run on
-every device present.
+Here: `product.matmul` and `matmul_add` on several threads against float64, `blas.pieces` alone. Not here: ``a @ b`` and
+its sums, whose tests run on every device present.
 """
 
 import numpy as np
 import pytest
 
 from polygrad.driver import Ref, blas
-from polygrad_cpu.product import matmul
+from polygrad_cpu.product import matmul, matmul_add
 
 
 def of(array):
@@ -44,6 +44,23 @@ def test_a_product_in_pieces_is_the_product(stack, m, k, n, threads):
             out = np.full((*stack, m, n), np.nan, np.float32)
             matmul(of(out), of(left), of(right), threads)
             np.testing.assert_allclose(out, expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("row", [False, True])
+@pytest.mark.parametrize(("stack", "m", "k", "n"), [((), 5, 3, 4), ((), 300, 200, 177), ((2, 9), 90, 80, 90)])
+def test_each_piece_gets_its_part_of_the_addend(stack, m, k, n, row, shared, threads):
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((*stack, m, k), dtype=np.float32)
+    y = rng.standard_normal((k, n) if shared else (*stack, k, n), dtype=np.float32)
+    y = np.broadcast_to(y, (*stack, k, n))  # one matrix for all makes one tall product
+    c = np.broadcast_to(rng.standard_normal(n if row else (*stack, m, n), dtype=np.float32), (*stack, m, n))
+    want = x.astype(np.float64) @ y + c
+    for activation, expected in (("", want), ("relu", np.maximum(want, 0))):
+        out = np.full((*stack, m, n), np.nan, np.float32)
+        matmul_add(of(out), of(x), of(y), of(c), activation, threads)
+        np.testing.assert_allclose(out, expected, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

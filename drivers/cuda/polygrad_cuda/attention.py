@@ -25,7 +25,7 @@ from polygrad.driver.render.attention import (
 )
 from polygrad_cuda.attention_vendor import vendor_attention
 from polygrad_cuda.launching import Launcher
-from polygrad_cuda.sources import _BFLOAT, _HALF
+from polygrad_cuda.sources import loads_and_stores
 
 if TYPE_CHECKING:
     from polygrad_cuda.driver import CudaDriver
@@ -96,7 +96,7 @@ def text_of(
     True
     """
     values = _DOUBLE if dtype == "float64" else _FLOAT
-    elements = _WORD + (_HALF if dtype == "float16" else _BFLOAT) if dtype in NARROW else _PLAIN
+    elements = _WORD + loads_and_stores(dtype) if dtype in NARROW else _PLAIN
     groups = f"#define RESIDENT {resident}\n"
     loads = _FOUR if dtype in NARROW else _AT_ONCE
     body = attention_text(kernel, tiling, causal=causal, wide=wide, kept=kept)
@@ -177,13 +177,13 @@ class Attention:
                 some = (skip, min(together, batch * shared - skip))
                 self._keys(p, outs, ins, delta, some, slopes)
                 pointers = [*self._addresses(k), slopes, *self._addresses(outs[0])]
-                numbers = [0, 0, *some, *p.sizes, *_strides(k)]
+                numbers = [0, 0, *some, *p.sizes, *_strides(k, outs[0])]
                 self._launch(GATHER, p, (rows, some[1] * (heads // shared)), (k,), pointers, numbers)
 
     def _queries(self, p: _Problem, outs: Sequence[Ref], ins: Sequence[Ref], delta: int) -> None:
         out, lse, g = ins[3:]
         pointers = [*self._addresses(*ins, outs[0]), delta]
-        numbers = [*(0,) * 7, *p.sizes, *_strides(out, g, lse), *p.strides]
+        numbers = [*(0,) * 7, *p.sizes, *_strides(outs[0], out, g, lse), *p.strides]
         work = (p.q.shape[1], p.q.shape[0] * p.q.shape[2])
         self._launch(QUERIES, p, work, (p.q, p.k, p.v, out, g), pointers, numbers)
 
@@ -192,7 +192,7 @@ class Attention:
     ) -> None:
         _, lse, g = ins[3:]
         pointers = [*self._addresses(p.q, p.k, p.v, lse, g), delta, *self._addresses(*outs[1:]), slopes]
-        numbers = [*(0,) * 7, *some, *p.sizes, *_strides(g, lse), *p.strides]
+        numbers = [*(0,) * 7, *some, *p.sizes, *_strides(*outs[1:], g, lse), *p.strides]
         self._launch(KEYS, p, (p.k.shape[1], some[1]), (p.q, p.k, p.v, g), pointers, numbers, kept=slopes != 0)
 
     def _addresses(self, *refs: Ref) -> list[int]:

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 from polygrad.driver import LaunchError, Ref
 from polygrad_cuda import convolution
 from polygrad_cuda.launching import Launcher
+from polygrad_cuda.many import ManyLaunches, Together
 
 if TYPE_CHECKING:
     from polygrad_cuda.driver import CudaDriver
     from polygrad_cuda.fused import FusedKernel
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+EXTERNAL = 1  # CU_EVENT_RECORD_EXTERNAL: the record is a node, which others may wait for at each launch
 RELAXED = 2  # cudaStreamCaptureModeRelaxed: other threads, and the loading of modules, go on meanwhile
 # Ops that do nothing but launch kernels, copy memory of the device and call libraries that may be captured, all on the
 # stream and with memory that stays. Matrix products say for themselves.
@@ -42,12 +44,13 @@ class NodeParameters(ctypes.Structure):
 
 
 class Node:
-    """A kernel in a graph."""
+    """A kernel in a graph, from what was launched: the arguments of the vendor's launchKernel."""
 
-    def __init__(self, handle: int, function: int, grid: Sequence[int], block: Sequence[int], shared: int) -> None:
+    def __init__(self, handle: int, launched: Sequence[Any]) -> None:
+        grid, block = (ctypes.c_uint * 3)(*launched[1:4]), (ctypes.c_uint * 3)(*launched[4:7])
         self.handle = ctypes.c_void_p(handle)
         self.parameters = NodeParameters(
-            function=function, grid=(ctypes.c_uint * 3)(*grid), block=(ctypes.c_uint * 3)(*block), shared=shared
+            function=launched[0], grid=grid, block=block, shared=launched[7], arguments=launched[9]
         )
         self.address = ctypes.byref(self.parameters)
 
@@ -60,24 +63,48 @@ class Varying:
         self.kernel: FusedKernel | None = None
         self.launchers: tuple[Launcher, ...] = ()
         self.buffers: tuple[int, ...] = ()
+        self.together: list[Together] = []
+        self.other = False  # whether it is several launches, which are laid out by being launched
 
     def fused(self, kernel: "FusedKernel", launchers: tuple[Launcher, ...], buffers: Sequence[int]) -> None:
         """Note what a fused kernel launches; what is launched after it is not this launch's."""
-        if self.kernel is None:
+        if self.kernel is None and not self.other:
             self.kernel, self.launchers, self.buffers = kernel, launchers, tuple(buffers)
+
+    def many(self, kernel: "FusedKernel", launches: ManyLaunches) -> None:
+        """Note what was launched for many launches of a fused kernel, to write other scalars into copies of it.
+
+        If some of them are launched by themselves, all are laid out anew, as those of an op.
+        """
+        if self.kernel is None and not self.other:
+            self.other = bool(launches.alone)
+            if not self.other:
+                self.kernel, self.together = kernel, [call.copied() for call in launches.calls]
 
     def lay_out(self, scalars: Sequence[Any]) -> list[Node]:
         """Lay the arguments of a fused kernel out with other scalars; return the nodes that they are for."""
         assert self.kernel is not None  # noqa: S101  it was noted
+        if self.together:
+            return self._lay_out_many(self.kernel, scalars)
         if self.kernel.converts:
             scalars = self.kernel.converted(scalars)
-        nodes = self.nodes[: len(self.launchers)]
-        for launcher, node in zip(self.launchers, nodes, strict=True):
+        for launcher in self.launchers:  # whose blocks of arguments are those that the nodes name
             try:
                 launcher.lay_out(*self.buffers, *scalars)
             except (struct.error, OverflowError):  # a scalar beyond its dtype: convert as the IR says
                 launcher.lay_out(*self.buffers, *self.kernel.converted(scalars))
-            node.parameters.arguments = launcher.arguments
+        return self.nodes[: len(self.launchers)]
+
+    def _lay_out_many(self, kernel: "FusedKernel", scalars: Sequence[Sequence[Any]]) -> list[Node]:
+        if kernel.converts:
+            scalars = [kernel.converted(own) for own in scalars]
+        nodes = self.nodes[: len(self.together)]  # what is launched after it is not this launch's
+        for call, node in zip(self.together, nodes, strict=True):
+            try:
+                call.number(scalars)
+            except (struct.error, OverflowError):  # as above
+                call.number([kernel.converted(own) for own in scalars])
+            node.parameters.arguments = call.arguments
         return nodes
 
 
@@ -149,7 +176,7 @@ class CudaCapturing:
 
     def takes(self, op: str, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> bool:
         """Whether all that an op does happens on the stream."""
-        if op == "matmul":
+        if op in ("matmul", "matmul_add"):
             return self.driver.products().on_stream(outs[0], ins[0], ins[1])
         if op in convolution.OPS:
             return convolution.on_stream(self.driver, op, outs, ins, attrs)
@@ -160,6 +187,7 @@ class CudaCapturing:
         self.varying = []
         with self.driver.vendor_calls("beginning to capture launches"):
             self.driver.runtime.streamBeginCapture(self.driver.stream, RELAXED)
+        self.driver.capturing = True
 
     def varies(self) -> None:
         """Note which nodes the kernels launched from now on become."""
@@ -170,12 +198,12 @@ class CudaCapturing:
     def _noting(self, *launched: Any) -> None:
         self.driver.launch_kernel(*launched)
         handle = self.driver.nodes.newest(self.driver.stream)
-        self.varying[-1].nodes.append(Node(handle, launched[0], launched[1:4], launched[4:7], launched[7]))
+        self.varying[-1].nodes.append(Node(handle, launched))
 
     def end(self) -> CudaBundle:
         """Return the graph."""
         driver = self.driver
-        driver.route[0], driver.noting = driver.launch_kernel, None
+        driver.route[0], driver.noting, driver.capturing = driver.launch_kernel, None, False
         with driver.vendor_calls("capturing launches"):
             graph = driver.runtime.streamEndCapture(driver.stream)
             try:
@@ -189,7 +217,7 @@ class CudaCapturing:
     def abandon(self) -> None:
         """End a capture that went wrong, if it was not ended yet."""
         driver = self.driver
-        driver.route[0], driver.noting = driver.launch_kernel, None
+        driver.route[0], driver.noting, driver.capturing = driver.launch_kernel, None, False
         if driver.dead is None:
             try:
                 graph = driver.runtime.streamEndCapture(driver.stream)
@@ -204,10 +232,17 @@ class Nodes:
     def __init__(self) -> None:
         library = ctypes.CDLL(LIBRARY)
         pointer = ctypes.c_void_p
-        self.set_parameters = library.cuGraphExecKernelNodeSetParams_v2
-        self.set_parameters.argtypes = [pointer, pointer, pointer]
+        self.set_parameters = library.cuGraphExecKernelNodeSetParams_v2  # of pointers of ctypes; to check costs 0.7 us
+        self._record = library.cuEventRecordWithFlags
+        self._record.argtypes = [pointer, pointer, ctypes.c_uint]
         self._info = library.cuStreamGetCaptureInfo_v2
         self._info.argtypes = [pointer] * 6
+
+    def record(self, event: int, stream: int) -> None:
+        """Put the record of an event into the graph that a stream is captured into."""
+        failed = self._record(event, stream, EXTERNAL)
+        if failed:
+            raise LaunchError(f"cannot mark a place among launches: CUDA's error {failed}")
 
     def newest(self, stream: int) -> int:
         """Return the node of what was last launched on a stream that is captured."""

@@ -4,6 +4,7 @@ Here: one open device. Not here: CuPy's import and errors (`vendor.py`), compili
 (`launching.py`), fused kernels (`fused.py`), cuBLAS (`matmul.py`).
 """
 
+import functools
 import os
 import weakref
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,8 @@ from polygrad.driver import (
 )
 from polygrad.driver.ir import DTYPES, ITEMSIZE, REDUCTIONS
 from polygrad.driver.render.dialect import CUDA
-from polygrad.driver.render.gpu_style import Choice, GpuLimits, Source, render_gpu
+from polygrad.driver.render.gpu_many import Layout
+from polygrad.driver.render.gpu_style import Choice, GpuLimits, Source, render_gpu, render_many
 from polygrad_cuda import convolution, fft, ordering, searching, sources, vendor
 from polygrad_cuda.attention import Attention
 from polygrad_cuda.bundles import CudaBundle, CudaCapturing, Nodes, Varying
@@ -38,7 +40,9 @@ from polygrad_cuda.cudnn import Cudnn, installed
 from polygrad_cuda.fused import FusedKernel, copy_kernel, texts
 from polygrad_cuda.launching import Launcher
 from polygrad_cuda.linalg import LinearAlgebra, has_eig
+from polygrad_cuda.many import LARGE_ROOM, ROOM, SINCE, VOLTA
 from polygrad_cuda.matmul import MatrixProducts
+from polygrad_cuda.notices import CudaNotices
 from polygrad_cuda.row_sums import scatter
 from polygrad_cuda.scratch import Arena, Scratch, contiguous_strides
 from polygrad_cuda.sharing import Exported, exported, imported
@@ -90,7 +94,9 @@ class CudaDriver(DriverBase):
         self.launch_kernel = self.cupy.cuda.driver.launchKernel
         self.route = [self.launch_kernel]  # where kernels go: elsewhere while launches are written down
         self.noting: Varying | None = None  # the launch that is written down, if its numbers will change
+        self.capturing = False  # whether launches are written down
         self.nodes = Nodes()
+        self._notices: list[CudaNotices] = []
         self.bundles: weakref.WeakSet[CudaBundle] = weakref.WeakSet()
         self.set_device = self.runtime.setDevice
         with self.vendor_calls("opening it"):
@@ -108,7 +114,7 @@ class CudaDriver(DriverBase):
         self._cudnn: Cudnn | None = None
         self._programs: dict[Kernel, FusedKernel] = {}
         self._launchers: dict[Any, Launcher] = {}
-        self._sources: dict[tuple[Kernel, Choice], Source] = {}
+        self._sources: dict[tuple[Any, ...], Source] = {}
         self._scratch, self._scratch_bytes = 0, 0
         self._counter = 0
         self._retired: list[int] = []  # scratch memory that graphs use still
@@ -133,7 +139,9 @@ class CudaDriver(DriverBase):
             reductions=frozenset(REDUCTIONS),
             ops=frozenset(self.ops()) - self._lacking(),
             limits=Limits(max_alloc=total, total=total, alignment=256, partials=4 * self.multiprocessors),
-            features=Features(asynchronous=True, subnormals=True, correctly_rounded=True, fork="unsafe", capture=True),
+            features=Features(
+                asynchronous=True, correctly_rounded=True, capture=True, many=True, notices=True, placed=True
+            ),
             vendor="NVIDIA",
             version=f"CUDA {version // 1000}.{version % 1000 // 10}",
             extra={
@@ -160,6 +168,8 @@ class CudaDriver(DriverBase):
                 bundle.close()
             if self._cudnn is not None:  # bundles launch its kernels
                 self._cudnn.close()
+            for notices in self._notices:
+                notices.close()
             self.arena.close()
             self.retire(self._scratch)
             self.retire(self._counter)
@@ -212,6 +222,10 @@ class CudaDriver(DriverBase):
 
     def capture(self) -> CudaCapturing:
         return CudaCapturing(self)
+
+    def notices(self, nbytes: int) -> CudaNotices:
+        self._notices.append(CudaNotices(self, nbytes))
+        return self._notices[-1]
 
     def scratch(self) -> Scratch:
         """Return a context in which an op can take memory for a moment."""
@@ -279,6 +293,20 @@ class CudaDriver(DriverBase):
             found = self._sources[kernel, choice] = render_gpu(kernel, CUDA, choice)
         return found
 
+    def source_of_many(self, kernel: Kernel, choice: Choice, layout: Layout) -> Source:
+        """Return the rendered *kernel* in the form of *choice* for as many launches as *layout* has room for."""
+        key = (kernel, choice, layout.capacity)
+        found = self._sources.get(key)
+        if found is None:
+            found = self._sources[key] = render_many(kernel, choice, layout)
+        return found
+
+    @functools.cached_property
+    def parameter_bytes(self) -> int:
+        """How many bytes of arguments a kernel takes."""
+        version = min(self.runtime.driverGetVersion(), self.runtime.runtimeGetVersion())
+        return LARGE_ROOM if version >= SINCE and int(self.compiler.architecture) >= VOLTA else ROOM
+
     def scratch_memory(self, nbytes: int) -> int:
         """Return memory that the next launches may use; the stream is in order, so all share one block."""
         if nbytes > self._scratch_bytes:
@@ -331,6 +359,12 @@ class CudaDriver(DriverBase):
         """C = A @ B; see `matmul.py`."""
         with self.vendor_calls("multiplying matrices"):
             self.products()(outs[0], ins[0], ins[1], attrs)
+
+    def op_matmul_add(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """A product that ends with a sum, and perhaps relu; see `matmul.py`."""
+        a, b, addend = ins
+        with self.vendor_calls("multiplying matrices"):
+            self.products()(outs[0], a, b, attrs, addend)
 
     def products(self) -> MatrixProducts:
         """Return what multiplies matrices."""

@@ -1,7 +1,8 @@
 """Fused kernels on the device: the shared renderer's text, compiled once a variant, launched with prepared arguments.
 
 Here: from a kernel and launch ints to a list of ready launches, and the hot path over it.
-Not here: text (`polygrad.driver.render`), NVRTC (`compiler.py`), argument blocks (`launching.py`).
+Not here: text (`polygrad.driver.render`), NVRTC (`compiler.py`), argument blocks (`launching.py`, and `many.py` for
+launches that are made together).
 
 A launch with ints seen before costs one dict lookup and, for each stage, one `struct` call and one call of CUDA.
 """
@@ -16,10 +17,12 @@ from polygrad.driver.render.collapse import collapse
 from polygrad.driver.render.dialect import CUDA, argument_value
 from polygrad.driver.render.gpu_style import Choice, GpuLimits, Source, Stage, choose_gpu, render_gpu
 from polygrad_cuda.launching import Launcher
+from polygrad_cuda.many import ManyLaunches
 
 if TYPE_CHECKING:
     from polygrad_cuda.driver import CudaDriver
 
+TOGETHER = 256  # tuples of launch ints of many launches, remembered a kernel
 PLANS = 4096  # launch ints remembered a kernel; more means that they change with every launch
 CONVERTED = frozenset({"bool", "float16", "bfloat16"})  # scalars that do not travel as they come
 
@@ -46,6 +49,7 @@ class FusedKernel:
         self.driver = driver
         self.kernel = kernel
         self.plans: dict[tuple[int, ...], Plan] = {}
+        self.together: dict[tuple[tuple[int, ...], ...], ManyLaunches] = {}
         self.converts = any(dtype in CONVERTED for dtype in kernel.scalars)
         self.ordinal = driver.ordinal
         self.set_device = driver.set_device
@@ -74,6 +78,38 @@ class FusedKernel:
                     stage(*buffers, *scalars)
         except self.errors as error:
             raise driver.failure(error, "launching a fused kernel") from error
+
+    def many(
+        self, buffers: Sequence[Sequence[Any]], ints: tuple[tuple[int, ...], ...], scalars: Sequence[Sequence[Any]]
+    ) -> None:
+        """Queue launches that do not wait for each other, as few launches of CUDA: see `many.py`."""
+        driver = self.driver
+        if driver.dead is not None:
+            raise driver.dead
+        try:
+            self.set_device(self.ordinal)
+            launches = self.together.get(ints) or self.plan_many(ints)
+            if self.converts:
+                scalars = [self.converted(own) for own in scalars]
+            scratch = driver.scratch_memory(launches.scratch) if launches.scratch else 0
+            for call in launches.calls:
+                try:
+                    call(buffers, scalars, scratch)
+                except (struct.error, OverflowError):  # a scalar beyond its dtype: convert as the IR says
+                    call(buffers, [self.converted(own) for own in scalars], scratch)
+            if driver.noting is not None:
+                driver.noting.many(self, launches)
+        except self.errors as error:
+            raise driver.failure(error, "launching a fused kernel many times") from error
+        for k in launches.alone:
+            self(buffers[k], ints[k], scalars[k])
+
+    def plan_many(self, ints: tuple[tuple[int, ...], ...]) -> ManyLaunches:
+        """Return, and remember, the launches for some ints together."""
+        if len(self.together) >= TOGETHER:
+            self.together.clear()
+        made = self.together[ints] = ManyLaunches(self, ints)
+        return made
 
     def converted(self, scalars: Sequence[Any]) -> tuple[Any, ...]:
         """Return the scalars as they travel."""

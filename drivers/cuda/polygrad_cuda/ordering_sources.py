@@ -8,7 +8,7 @@ object is found faster among the kernels that are ready.
 
 import functools
 
-from polygrad_cuda.sources import UNSIGNED
+from polygrad_cuda.sources import UNSIGNED, loads_and_stores
 
 THREADS = 256  # of a block; the text below relies on it
 ITEMS = 8  # consecutive elements a thread takes at a time
@@ -31,22 +31,6 @@ _HIGHEST = {
 }  # fmt: skip
 _SIGNED = {1: "signed char", 2: "short", 4: "int", 8: "long long"}
 
-_PLAIN = """
-static __device__ VALUE load(TYPE x) { return (VALUE)x; }
-static __device__ TYPE store(VALUE x) { return (TYPE)x; }
-"""
-_HALF = """
-static __device__ float load(unsigned short x) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x)); return f; }
-static __device__ unsigned short store(float f) {
-    unsigned short x; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(x) : "f"(f)); return x; }
-"""
-_BFLOAT = """
-static __device__ float load(unsigned short x) { return __int_as_float((int)((unsigned int)x << 16)); }
-static __device__ unsigned short store(float f) {
-    const unsigned int w = (unsigned int)__float_as_int(f);
-    return f != f ? 0x7fc0 : (unsigned short)((w + 0x7fffu + ((w >> 16) & 1u)) >> 16);
-}
-"""
 
 # Every row is cut into `pieces` of `size` elements. `ends` reduces each piece; the kernel behind it starts a piece with
 # the reduction of all before it, which each block makes for itself, always in the same order.
@@ -267,7 +251,7 @@ def scan(dtype: str, kind: str, itemsize: int) -> str:
     True
     """
     memory, value = _types(dtype, kind, itemsize)
-    access = {"float16": _HALF, "bfloat16": _BFLOAT}.get(dtype, _PLAIN)
+    access = loads_and_stores(dtype, "VALUE")
     return _settled(_BLOCK_SCAN + _ENDS + _AHEAD + _WRITE, memory, value, kind, access, itemsize)
 
 

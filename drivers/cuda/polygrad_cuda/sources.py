@@ -4,6 +4,8 @@ Here: text, and how 16-bit floats are read and written. Not here: launching, sum
 TYPE stands for the dtype in memory, SUM for the type in which a sum is kept.
 """
 
+import functools
+
 TILE = 16  # rows and columns of C that a block of the integer product computes
 UNSIGNED = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}  # by bytes
 
@@ -28,6 +30,19 @@ extern "C" __global__ void __launch_bounds__(256) product(
             __syncthreads();
         }
         if (row < m && column < n) c[row * cm + column] = sum;
+    }
+}
+"""
+
+# What a product ends with, where nobody has done it on the way: in place, with one row of n for all or an array.
+ENDING = """
+extern "C" __global__ void __launch_bounds__(256) ending(
+    TYPE* __restrict__ out, const TYPE* __restrict__ addend, long long count, long long n, bool row, bool relu)
+{
+    const long long step = (long long)gridDim.x * blockDim.x;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        const SUM value = load(out[i]) + load(addend[row ? i % n : i]);
+        out[i] = store(relu && value <= (SUM)0 ? (SUM)0 : value);
     }
 }
 """
@@ -59,8 +74,8 @@ extern "C" __global__ void __launch_bounds__(256) philox(
 """
 
 _PLAIN = """
-static __device__ SUM load(TYPE x) { return (SUM)x; }
-static __device__ TYPE store(SUM x) { return (TYPE)x; }
+static __device__ WIDE load(TYPE x) { return (WIDE)x; }
+static __device__ TYPE store(WIDE x) { return (TYPE)x; }
 """
 _HALF = """
 static __device__ float load(unsigned short x) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x)); return f; }
@@ -74,12 +89,16 @@ static __device__ unsigned short store(float f) {
     return f != f ? 0x7fc0 : (unsigned short)((w + 0x7fffu + ((w >> 16) & 1u)) >> 16);
 }
 """
+_NARROW = {"float16": _HALF, "bfloat16": _BFLOAT}
 
 
-def loads_and_stores(dtype: str) -> str:
-    """Return the functions `load`, from TYPE to SUM, and `store`, from SUM to TYPE, for a float dtype or wider ones.
+@functools.cache
+def loads_and_stores(dtype: str, wide: str = "SUM") -> str:
+    """Return the functions `load`, from TYPE to the type *wide*, and `store` back, for a float dtype or wider ones.
 
     >>> "cvt.rn.f16.f32" in loads_and_stores("float16")
     True
+    >>> "return (VALUE)x;" in loads_and_stores("int64", "VALUE")
+    True
     """
-    return {"float16": _HALF, "bfloat16": _BFLOAT}.get(dtype, _PLAIN)
+    return _NARROW.get(dtype) or _PLAIN.replace("WIDE", wide)

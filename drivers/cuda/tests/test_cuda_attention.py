@@ -4,15 +4,13 @@ Here: both against their definition in float64, at any offset and stride, and th
 Not here: attention as users call it.
 """
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 import polygrad as pg
-from polygrad.driver import DriverUnavailable, Ref
 from polygrad.driver.render.attention import KERNELS, Tiling
 from polygrad_cuda import attention, attention_vendor
-from polygrad_cuda.driver import CudaDriver
+from support.operands import attention_and_slopes, numpy_dtype, put, take
 
 DTYPES = ["float32", "float64", "float16", "bfloat16"]
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -40,51 +38,6 @@ def test_one_order_of_sums_is_an_option(value, monkeypatch):
     assert attention_vendor.one_order_wanted() == (value == "1")
 
 
-@pytest.fixture(scope="module")
-def driver():
-    opened = CudaDriver()
-    try:
-        opened.open(0, {})
-    except DriverUnavailable:
-        pytest.skip("not run: needs an NVIDIA GPU")
-    yield opened
-    opened.close()
-
-
-def put(driver, array, dtype, gap=0):
-    """Return an array in memory, with so many elements before each row."""
-    wide = np.full((*array.shape[:-1], array.shape[-1] + gap), np.nan).astype(numpy_dtype(dtype))
-    wide[..., gap:] = array
-    handle = driver.allocate(wide.nbytes)
-    data = memoryview(wide.reshape(-1).view(np.uint8))
-    driver.op_write([Ref(handle, 0, (wide.size,), (1,), dtype)], (), {"data": data})
-    return Ref(handle, gap, array.shape, tuple(s // wide.itemsize for s in wide.strides), dtype)
-
-
-def numpy_dtype(name):
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
-
-
-def get(driver, ref):
-    out = np.empty(ref.shape, numpy_dtype(ref.dtype))
-    driver.op_read((), [ref], {"into": memoryview(out.reshape(-1).view(np.uint8))})
-    return out.astype(np.float64)
-
-
-def definition(q, k, v, g, scale, causal):
-    share = q.shape[2] // k.shape[2]
-    wide_k, wide_v = np.repeat(k, share, 2), np.repeat(v, share, 2)
-    s = scale * np.einsum("blhd,bshd->bhls", q, wide_k)
-    s = np.where(np.tri(*s.shape[-2:], dtype=bool), s, -np.inf) if causal else s
-    lse = np.logaddexp.reduce(s, axis=-1)
-    p = np.exp(s - lse[..., None])
-    back = np.einsum("blhd,bshd->bhls", g, wide_v)
-    back = scale * p * (back - (p * back).sum(-1, keepdims=True))
-    by_keys, by_values = np.einsum("bhls,blhd->bshd", back, q), np.einsum("bhls,blhd->bshd", p, g)
-    shared = [x.reshape(*k.shape[:3], share, x.shape[-1]).sum(3) for x in (by_keys, by_values)]
-    return np.einsum("bhls,bshd->blhd", p, wide_v), lse, np.einsum("bhls,bshd->blhd", back, wide_k), *shared
-
-
 # Each is a few programs to compile: what does not depend on the dtype is tried in float32.
 CASES = [(size, "float32", "own") for size in SIZES]
 CASES += [(size, d, "own") for d in DTYPES[1:] for size in SIZES[1::2]]
@@ -100,18 +53,20 @@ def test_attention_and_its_gradients(driver, sizes, dtype, way, monkeypatch):
     mine, theirs = (batch, rows, heads), (batch, columns, shared)
     shapes = [(*mine, features), (*theirs, features), (*theirs, value_features), (*mine, value_features)]
     arrays = [rng.normal(size=s).astype(numpy_dtype(dtype)) for s in shapes]
-    want = definition(*[a.astype(np.float64) for a in arrays], 0.3, causal)
+    want = attention_and_slopes(*[a.astype(np.float64) for a in arrays], 0.3, causal)
     logarithm = "float64" if dtype == "float64" else "float32"
     for gap in (0, 3):
-        q, k, v, g = refs = [put(driver, a, dtype, gap) for a in arrays]
+        q, k, v, g = refs = [put(driver, a, dtype, before=0, gap=gap) for a in arrays]
         kinds = (dtype, logarithm, dtype, dtype, dtype)
-        out, lse, *slopes = made = [put(driver, np.zeros(w.shape), d) for w, d in zip(want, kinds, strict=True)]
+        out, lse, *slopes = made = [
+            put(driver, np.zeros(w.shape), d, before=0) for w, d in zip(want, kinds, strict=True)
+        ]
         driver.op_attention([out, lse], [q, k, v], {"scale": 0.3, "causal": causal})
         driver.op_attention_backward(slopes, [q, k, v, out, lse, g], {"scale": 0.3, "causal": causal})
         for ref, value, kind in zip(made, want, kinds, strict=True):
             allowed = 20 * EPS[kind] * max(1.0, np.abs(value).max())
-            assert np.abs(get(driver, ref) - value).max() <= allowed
-        for ref in (*refs, *made):
+            assert np.abs(take(driver, ref).astype(np.float64) - value).max() <= allowed
+        for ref in refs:
             driver.free(ref.handle)
 
 

@@ -96,6 +96,19 @@ def test_what_cuda_refuses_is_an_error(captured):
     assert driver.route == [driver.launch_kernel]
 
 
+def test_launches_after_many_that_vary_are_not_theirs():
+    numbered = []
+    call = types.SimpleNamespace(number=numbered.append, arguments=77)
+    varying = bundles.Varying()
+    varying.kernel, varying.together = types.SimpleNamespace(converts=False), [call, call]
+    launched = (123, 1, 1, 1, 32, 1, 1, 0, 5, 66, 0)
+    varying.nodes = [bundles.Node(k, launched) for k in range(1, 5)]
+    nodes = varying.lay_out([(1.0,)])
+    assert [node.handle.value for node in nodes] == [1, 2]
+    assert [node.parameters.arguments for node in varying.nodes] == [77, 77, 66, 66]
+    assert numbered == [[(1.0,)], [(1.0,)]]
+
+
 def test_a_capture_that_is_abandoned_launches_again():
     driver = Driver()
     capturing = bundles.CudaCapturing(driver)

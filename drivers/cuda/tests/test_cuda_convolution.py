@@ -11,11 +11,10 @@ import subprocess
 import numpy as np
 import pytest
 
-from polygrad.driver import DriverUnavailable, Ref, UnsupportedOp
+from polygrad.driver import Ref, UnsupportedOp
 from polygrad_conformance import window_checks
 from polygrad_cuda import convolution, cudnn
 from polygrad_cuda.convolution_sources import text
-from polygrad_cuda.driver import CudaDriver
 
 NAMES = {"y": "convolution", "x": "convolution_input", "w": "convolution_weight"}
 LIMITS = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
@@ -29,17 +28,6 @@ struct Dim { int x, y, z; };
 static Dim blockIdx{0, 0, 0}, threadIdx{0, 0, 0}, blockDim{1, 1, 1}, gridDim{1, 1, 1};
 static void __syncthreads() {}
 """
-
-
-@pytest.fixture(scope="module")
-def driver():
-    opened = CudaDriver()
-    try:
-        opened.described = opened.open(0, {})
-    except DriverUnavailable as error:
-        pytest.skip(f"not run: needs an NVIDIA GPU ({error})")
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

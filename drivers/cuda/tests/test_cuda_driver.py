@@ -4,7 +4,6 @@ Here: the driver alone, called through its methods. Not here: fused kernels' res
 conformance suite owns.
 """
 
-import importlib.util
 import itertools
 import os
 import subprocess
@@ -122,18 +121,6 @@ def flat(array):
 
 
 # ---- with a GPU -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def gpu():
-    if importlib.util.find_spec("cupy") is None:
-        pytest.skip("not run: needs CuPy and an NVIDIA GPU")
-    driver = CudaDriver()
-    try:
-        driver.described = driver.open(0, {})
-    except DriverUnavailable as error:
-        pytest.skip(f"not run: {error}")
-    return driver
 
 
 class Host:

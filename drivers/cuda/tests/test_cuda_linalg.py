@@ -7,24 +7,10 @@ Not here: ``pg.linalg``, whose tests run on every device present.
 import numpy as np
 import pytest
 
-from polygrad.driver import DriverUnavailable
-from polygrad_cuda.driver import CudaDriver
-
 DTYPES = {"float32": 3e-4, "float64": 1e-10}
 KINDS = [(dtype, complex_) for dtype in DTYPES for complex_ in (False, True)]
 BATCHES = [(), (3,), (2, 2)]
 OFFSET = 0  # of operands, where a test does not go through several
-
-
-@pytest.fixture(scope="module")
-def driver():
-    opened = CudaDriver()
-    try:
-        opened.described = opened.open(0, {})
-    except DriverUnavailable as error:
-        pytest.skip(f"not run: needs an NVIDIA GPU ({error})")
-    yield opened
-    opened.close()
 
 
 def parts(x, dtype, complex_):

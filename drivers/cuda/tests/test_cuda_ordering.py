@@ -3,42 +3,35 @@
 Here: the driver's ops against NumPy, at any offset. Not here: what is made of them.
 """
 
-import importlib.util
 import itertools
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from polygrad.driver import DriverUnavailable, OutOfMemory, Ref
+from polygrad.driver import OutOfMemory
 from polygrad_cuda import ordering_sources, searching_sources, sorting_sources
-from polygrad_cuda.driver import CudaDriver
-from polygrad_cuda.scratch import LEAST, MOST, Arena, contiguous_strides
+from polygrad_cuda.scratch import LEAST, MOST, Arena
+from support.operands import drawn, numpy_dtype, put, take
 
 DTYPES = [
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
     "float64",
 ]  # fmt: skip
 SHAPES = [(1,), (3,), (33,), (256,), (2048,), (2049,), (5, 130), (2, 3, 40), (3, 9000), (1000, 7), (500_003,)]
-PAD = 3  # elements in front of operands and results
-NOISE = 0xA5
-
-
-def np_dtype(name):
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
 def test_every_text_has_all_its_parts():
     for dtype, kind in itertools.product(DTYPES, ("sum", "prod", "max", "min")):
-        text = ordering_sources.scan(dtype, kind, np_dtype(dtype).itemsize)
+        text = ordering_sources.scan(dtype, kind, numpy_dtype(dtype).itemsize)
         assert text.count("typedef") == 2
         assert "IDENTITY (" in text
     for dtype, rows in itertools.product(DTYPES, (False, True)):
-        assert "key_of" in sorting_sources.sort(dtype, np_dtype(dtype).itemsize, "unsigned int", rows=rows)
+        assert "key_of" in sorting_sources.sort(dtype, numpy_dtype(dtype).itemsize, "unsigned int", rows=rows)
     for dtype, right in itertools.product(DTYPES, (False, True)):
         kind = "max" if right else "min"
-        assert "rank_of" in searching_sources.extreme(dtype, kind, np_dtype(dtype).itemsize)
-        assert "BEFORE" in searching_sources.search(dtype, np_dtype(dtype).itemsize, "unsigned int", right=right)
+        assert "rank_of" in searching_sources.extreme(dtype, kind, numpy_dtype(dtype).itemsize)
+        assert "BEFORE" in searching_sources.search(dtype, numpy_dtype(dtype).itemsize, "unsigned int", right=right)
 
 
 class Memory:
@@ -89,55 +82,6 @@ def test_an_op_goes_on_where_there_is_no_room_for_scratch_memory_to_stay():
     assert arena.take(10) == 0
     arena.settle(0)
     assert arena.size == 0
-
-
-@pytest.fixture(scope="module")
-def gpu():
-    if importlib.util.find_spec("cupy") is None:
-        pytest.skip("not run: needs CuPy and an NVIDIA GPU")
-    driver = CudaDriver()
-    try:
-        driver.open(0, {})
-    except DriverUnavailable as error:
-        pytest.skip(f"not run: {error}")
-    return driver
-
-
-def put(driver, array, dtype):
-    """Return an operand, or room for a result, with noise on both sides."""
-    size = array.dtype.itemsize
-    edge = np.full(PAD * size, NOISE, np.uint8)
-    padded = np.concatenate([edge, np.ascontiguousarray(array).reshape(-1).view(np.uint8), edge])
-    handle = driver.allocate(padded.nbytes)
-    whole = Ref(handle, 0, (padded.nbytes,), (1,), "uint8")
-    driver.op_write((whole,), (), {"data": memoryview(padded)})
-    return Ref(handle, PAD, array.shape, contiguous_strides(array.shape), dtype)
-
-
-def take(driver, ref):
-    """Return a result, after a look at what stands around it, and free it."""
-    dtype = np_dtype(ref.dtype)
-    nbytes = int(np.prod(ref.shape)) * dtype.itemsize
-    padded = np.empty(nbytes + 2 * PAD * dtype.itemsize, np.uint8)
-    driver.op_read((), (Ref(ref.handle, 0, padded.shape, (1,), "uint8"),), {"into": memoryview(padded)})
-    driver.free(ref.handle)
-    edge = PAD * dtype.itemsize
-    assert (padded[:edge] == NOISE).all()
-    assert (padded[-edge:] == NOISE).all()
-    return padded[edge:-edge].copy().view(dtype).reshape(ref.shape)
-
-
-def drawn(rng, shape, dtype):
-    if dtype == "bool":
-        return rng.random(shape) < 0.5
-    if "float" in dtype:
-        x = np.round(rng.normal(size=shape) * 5).astype(np.float32)
-        for special in (np.nan, -np.nan, np.inf, -np.inf, -0.0):
-            x = np.where(rng.random(shape) < 0.04, np.float32(special), x)
-        return x.astype(np_dtype(dtype))
-    info = np.iinfo(dtype)
-    x = np.clip(rng.integers(-300, 300, shape), max(info.min, -300), min(info.max, 300)).astype(dtype)
-    return np.where(rng.random(shape) < 0.02, np.asarray(info.min, dtype), x)
 
 
 def wide(x):
@@ -195,7 +139,7 @@ def test_a_search_is_numpys(gpu, dtype, right):
     rng = np.random.default_rng(7)
     for shape, each in (((1,), 5), ((64,), 1), ((40_097,), 3000), ((5, 130), 40)):
         x, wanted = np.sort(wide(drawn(rng, shape, dtype)), axis=-1), drawn(rng, (*shape[:-1], each), dtype)
-        x = x.astype(np_dtype(dtype))
+        x = x.astype(numpy_dtype(dtype))
         operands = put(gpu, x, dtype), put(gpu, wanted, dtype)
         out = put(gpu, np.zeros(wanted.shape, np.int64), "int64")
         gpu.op_searchsorted((out,), operands, {"right": right})
@@ -219,7 +163,7 @@ def test_a_scan_is_numpys_accumulate(gpu, dtype, kind):
         if counted:
             # Sums of 16-bit floats stay in range: their signs alternate.
             x = rng.uniform(0.999, 1.001, shape)
-            x = (x * np.where(np.arange(shape[-1]) % 2, -1, 1) if kind == "sum" else x).astype(np_dtype(dtype))
+            x = (x * np.where(np.arange(shape[-1]) % 2, -1, 1) if kind == "sum" else x).astype(numpy_dtype(dtype))
         if counted and kind == "prod" and shape[-1] > 10_000:
             continue
         source, out = put(gpu, x, dtype), put(gpu, np.zeros_like(x), dtype)

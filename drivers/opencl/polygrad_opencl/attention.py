@@ -135,11 +135,12 @@ class Attention:
         with session.lock:
             delta = (None, session.scratch(lse.shape[0] * lse.shape[1] * lse.shape[2] * 8))
             buffers = _buffers((q, k, v, out, lse, g, outs[0]))
-            queries = [*buffers[:7], delta, *buffers[7:], *sizes, *_strides(out, g, lse), *end]
+            queries = [*buffers[:7], delta, *buffers[7:], *sizes, *_strides(outs[0], out, g, lse), *end]
             self._launch(QUERIES, operands, q.shape[0] * q.shape[2], queries, causal=causal)
             buffers = _buffers((q, k, v, lse, g, outs[1], outs[2]))
             whole = [(LONG, 0), (LONG, k.shape[0] * k.shape[2])]
-            keys = [*buffers[:5], delta, *buffers[5:7], delta, *buffers[7:], *whole, *sizes, *_strides(g, lse), *end]
+            ends = _strides(*outs[1:], g, lse)
+            keys = [*buffers[:5], delta, *buffers[5:7], delta, *buffers[7:], *whole, *sizes, *ends, *end]
             self._launch(KEYS, operands, k.shape[0] * k.shape[2], keys, causal=causal)
 
 

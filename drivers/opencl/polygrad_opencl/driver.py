@@ -31,7 +31,7 @@ from polygrad_opencl.copying import Copies
 from polygrad_opencl.faults import translated
 from polygrad_opencl.fused import FusedKernels
 from polygrad_opencl.linalg import NEED_HOST, LinearAlgebra, able
-from polygrad_opencl.matmul import Matmul
+from polygrad_opencl.matmul import Matmul, in_tiles
 from polygrad_opencl.ordering import Ordering
 from polygrad_opencl.session import Argument, Session
 
@@ -107,6 +107,7 @@ class OpenCLDriver(DriverBase):
                 correctly_rounded=cpu or bool(config & getattr(flags, "CORRECTLY_ROUNDED_DIVIDE_SQRT", 0)),
                 thread_safety="free",
                 fork="unsafe",
+                placed=True,
             ),
             vendor=device.vendor.strip(),
             version=f"{device.platform.version.strip()}, driver {device.driver_version.strip()}",
@@ -122,6 +123,8 @@ class OpenCLDriver(DriverBase):
     def _lacking(self) -> frozenset[str]:
         """Return the ops that this device does not declare."""
         without = frozenset[str]() if able(self.session) else NEED_HOST
+        if not in_tiles(self.session):
+            without |= {"matmul_add"}
         if not attention.able(self.session):
             without |= {"attention", "attention_backward"}
         if self.ordering.chunked:  # a CPU, whose vector kernels find extremes five to sixteen times sooner
@@ -212,6 +215,11 @@ class OpenCLDriver(DriverBase):
 
     def op_matmul(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
         """Multiply matrices."""
+        devices.check_process()
+        self.matmul(outs, ins, attrs)
+
+    def op_matmul_add(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
+        """Multiply matrices, and add to the product."""
         devices.check_process()
         self.matmul(outs, ins, attrs)
 

@@ -29,6 +29,7 @@ CONVERTED = ("bool", "float16", "bfloat16")
 REMEMBERED = 1024  # tuples of ints a kernel; beyond it they are forgotten, programs are not
 ITEMS_A_UNIT = 8  # work-items for each compute unit of a CPU device
 MOST_KEPT = 1 << 17  # bytes of a row that is kept from walk to walk: what stays in the second cache of a core
+LEAST_STREAMED = 1 << 25  # bytes of results that go past the cache; runtimes may tell the size of the second cache
 MEMORY = ("buffer", "scratch", "local")
 
 
@@ -126,7 +127,8 @@ class FusedKernels:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.style = os.environ.get("POLYGRAD_OPENCL_STYLE") or ("cpu" if session.kind == "cpu" else "gpu")
-        self.dialect = dataclasses.replace(OPENCL, wide_sums=session.float64)
+        streamed = max(session.device.global_mem_cache_size, LEAST_STREAMED)
+        self.dialect = dataclasses.replace(OPENCL, wide_sums=session.float64, streamed=streamed)
         self.items = ITEMS_A_UNIT * session.compute_units
         self.local_bytes = min(session.device.local_mem_size // 2, MOST_KEPT)
         self.limits = gpu_style.GpuLimits(

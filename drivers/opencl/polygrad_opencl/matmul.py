@@ -14,7 +14,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,6 +71,25 @@ def span(ref: Ref) -> tuple[int, int]:
     return ref.offset + sum(e for e in ends if e < 0), ref.offset + sum(e for e in ends if e > 0) + 1
 
 
+def in_tiles(session: Session) -> bool:
+    """Whether products of ours come in tiles, which end with a sum at no cost; on a CPU fused kernels add as fast."""
+    return session.kind != "cpu" or os.environ.get("POLYGRAD_OPENCL_STYLE") == "gpu"
+
+
+class Ending(NamedTuple):
+    """What a product ends with: an addend, if there is one, and whether relu follows."""
+
+    addend: Ref | None
+    relu: bool
+
+    @property
+    def how(self) -> str:
+        """What is added: nothing, a "row", or an array as the "whole" result."""
+        if self.addend is None:
+            return ""
+        return "row" if self.addend.strides[-2] == 0 else "whole"
+
+
 class Matmul:
     """The products of one device."""
 
@@ -81,17 +100,20 @@ class Matmul:
         self.helpers: concurrent.futures.Executor | None = None  # made when first needed
 
     def __call__(self, outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[str, Any]) -> None:
-        """Compute ``outs[0] = ins[0] @ ins[1]``; no device here could gain from attribute `precision`."""
-        out, (a, b) = outs[0], ins
+        """Compute ``outs[0] = ins[0] @ ins[1]``, or that plus ``ins[2]``, then relu if it is the attr `activation`.
+
+        No device here could gain from the attr `precision`.
+        """
+        out, (a, b, *added) = outs[0], ins
         if not out.dtype == a.dtype == b.dtype or out.dtype == "bool":
             dtypes = f"{a.dtype} and {b.dtype} into {out.dtype}"
             message = f"{self.session.label} multiplies matrices of one number dtype, not {dtypes}"
             raise UnsupportedOp(message)
         layout = layout_of(out, a, b)
-        if self._by_host(out.dtype, layout):
+        if not added and self._by_host(out.dtype, layout):
             self._host(out, a, b, layout)
         else:
-            self._own(out, a, b, layout)
+            self._own(out, a, b, layout, Ending(added[0] if added else None, attrs.get("activation") == "relu"))
 
     def _by_host(self, dtype: str, layout: Layout) -> bool:
         wish = os.environ.get("POLYGRAD_OPENCL_GEMM", "")
@@ -170,7 +192,7 @@ class Matmul:
 
     # ---- by a kernel of ours --------------------------------------------------------------------------
 
-    def _own(self, out: Ref, a: Ref, b: Ref, layout: Layout) -> None:
+    def _own(self, out: Ref, a: Ref, b: Ref, layout: Layout, ending: Ending) -> None:
         *outer, first, second = ((1, 0, 0, 0), (1, 0, 0, 0), *layout.batch)
         extents = [entry[0] for entry in outer]
         for index in np.ndindex(*extents):
@@ -184,31 +206,44 @@ class Matmul:
                 first[1], second[1], first[2], second[2], first[3], second[3],
             ]  # fmt: skip
             handles = (out.handle, a.handle, b.handle)
-            if self.session.kind == "cpu" and os.environ.get("POLYGRAD_OPENCL_STYLE") != "gpu":
+            added: list[Any] = []
+            if ending.addend is not None:
+                moved = offsets[0] - out.offset if ending.how == "whole" else 0
+                added = [(None, ending.addend.handle), (LONG, ending.addend.offset + moved)]
+            if not in_tiles(self.session):
                 size = (8 * self.session.compute_units,)
                 source = matmul_source.strips(out.dtype)
                 self.session.run(source, "matmul", size, (1,), arguments(handles, numbers))
             else:
-                self._tiled(out.dtype, layout._replace(batch=(first, second)), handles, numbers)
+                self._tiled(out.dtype, layout._replace(batch=(first, second)), handles, numbers, ending, added)
 
-    def _tiled(self, dtype: str, layout: Layout, handles: Sequence[Any], numbers: Sequence[int]) -> None:
+    def _tiled(
+        self,
+        dtype: str,
+        layout: Layout,
+        handles: Sequence[Any],
+        numbers: Sequence[int],
+        ending: Ending,
+        added: Sequence[Any],
+    ) -> None:
         """Launch the tiled kernel; if its groups share the inner axis, add up what they leave."""
         session, items = self.session, matmul_tiles.ITEMS
         size = Size(session.compute_units, self.local_bytes, session.simulated)
         form, split = form_of(dtype, layout, numbers[:3], size)
+        form = form._replace(ending=ending.how, relu=ending.relu)
         source = matmul_tiles.tiled(form)
         batch = math.prod(entry[0] for entry in layout.batch)
         across, down = -(-layout.n // form.columns), -(-layout.m // form.rows)
         grid, group = (across * items, down, batch * split.parts), (items, 1, 1)
         if not form.split:
-            session.run(source, "matmul", grid, group, arguments(handles, [*numbers, *split]))
+            session.run(source, "matmul", grid, group, [*arguments(handles, [*numbers, *split]), *added])
             return
         out, *operands = handles
         count = batch * layout.m * layout.n
         with session.lock:
             sums = session.scratch(split.parts * count * np.dtype(matmul_tiles.SUMS.get(dtype, dtype)).itemsize)
             session.run(source, "matmul", grid, group, arguments((sums, *operands), [*numbers, *split]))
-            join = arguments((out, sums), [numbers[0], count, split.parts])
+            join = [*arguments((out, sums), [numbers[0], count, split.parts, layout.n]), *added]
             session.run(source, "matmul_join", (-(-count // items) * items,), (items,), join)
 
 

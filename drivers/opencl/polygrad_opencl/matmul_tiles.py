@@ -39,13 +39,16 @@ typedef JOIN(VALUE, 2) VALUE2;
 typedef JOIN(VALUE, 4) VALUE4;
 """
 
-JOIN = """kernel void matmul_join(global ELEMENT* out, global const VALUE* sums, long oo, long count, long parts)
+ADDEND = ", global const ELEMENT* restrict addend, long od"  # what is added, and where it begins
+
+JOIN = """kernel void matmul_join(
+    global ELEMENT* out, global const VALUE* sums, long oo, long count, long parts, long n ADDED)
 {
     long g = get_global_id(0);
     if (g >= count) return;
     VALUE total = sums[g];
     for (long part = 1; part < parts; part++) total += sums[part * count + g];
-    store(total, out, oo + g);
+    store(ENDED(total, g, g % n), out, oo + g);
 }
 """
 
@@ -60,7 +63,8 @@ class Reading(NamedTuple):
 class Form(NamedTuple):
     """One program: its dtype, its tile and step, how a and b are read, and whether whole vectors are stored.
 
-    With `split`, groups share the inner axis of a tile and leave their sums in a buffer of parts.
+    With `split`, groups share the inner axis of a tile and leave their sums in a buffer of parts. `ending` says what is
+    added at the end: nothing, one "row" for all rows, or an array as the "whole" result; then `relu`, if it is set.
     """
 
     dtype: str
@@ -71,6 +75,21 @@ class Form(NamedTuple):
     b: Reading
     out: bool
     split: bool
+    ending: str = ""
+    relu: bool = False
+
+
+def ended(ending: str, relu: bool) -> str:
+    """Return the definition of ENDED(value, at, column): what is stored for a sum, that many elements behind the first.
+
+    >>> ended("row", False).strip()
+    '#define ENDED(value, at, column) ((value) + load(addend, od + (column)))'
+    """
+    added = {"": "", "row": " + load(addend, od + (column))", "whole": " + load(addend, od + (at))"}[ending]
+    total = f"((value){added})"
+    if not relu:
+        return f"#define ENDED(value, at, column) {total}\n"
+    return f"VALUE above(VALUE x) {{ return x <= 0 ? 0 : x; }}\n#define ENDED(value, at, column) above{total}\n"
 
 
 def vector_width(dtype: str) -> int:
@@ -96,7 +115,8 @@ def tiled(form: Form) -> str:
     """Return the program with kernel `matmul`, and with `matmul_join` if the form is split.
 
     Launch `matmul` in groups of 256: (256 * ceil(n / columns), ceil(m / rows), batch * parts); `matmul_join` on
-    batch * m * n work-items or more.
+    batch * m * n work-items or more. What is added, and where it begins, are the last arguments of the kernel that
+    stores the result.
     """
     a, b = _Slice("a", form.rows, "m", form.a, form), _Slice("b", form.columns, "n", form.b, form)
     down, across = min(4, form.rows // 16), min(4, form.columns // 16)
@@ -118,10 +138,11 @@ def tiled(form: Form) -> str:
         "\n        ".join([*a.fetch(left), *b.fetch(left)]) for left in ("left", f"left - {form.deep}")
     )
     put = "\n        ".join([*a.put(), *b.put()])
-    return f"""{PRELUDE}{accessors(form.dtype)}{VECTORS}{muladd(form.dtype)}
+    addend = ADDEND if form.ending else ""
+    return f"""{PRELUDE}{accessors(form.dtype)}{VECTORS}{muladd(form.dtype)}{ended(form.ending, form.relu)}
 __attribute__((reqd_work_group_size({ITEMS}, 1, 1)))
 kernel void matmul(global {"VALUE" if form.split else "ELEMENT"}* restrict out, global const ELEMENT* restrict a,
-    global const ELEMENT* restrict b, {PARAMETERS}, long parts, long span)
+    global const ELEMENT* restrict b, {PARAMETERS}, long parts, long span{"" if form.split else addend})
 {{
     local VALUE4 slices_a[{2 * form.deep * a.pitch // 4}], slices_b[{2 * form.deep * b.pitch // 4}];
     local VALUE* ta = (local VALUE*)slices_a;
@@ -157,7 +178,7 @@ kernel void matmul(global {"VALUE" if form.split else "ELEMENT"}* restrict out, 
     {"po = (part * batch + z) * m * n;" if form.split else ""}
     {stores(form, down, across)}
 }}
-{JOIN if form.split else ""}"""
+{JOIN.replace(" ADDED", addend) if form.split else ""}"""
 
 
 class _Slice:
@@ -247,17 +268,20 @@ def muladd(dtype: str) -> str:
 def stores(form: Form, down: int, across: int) -> str:
     """Return the statements that store a work-item's sums."""
     lines = []
-    stored = "out[at + {e}] = {c};" if form.split else "store({c}, out, at + {e});"
+    stored = "out[at + {e}] = {c};" if form.split else "store(ENDED({c}, at + {e} - oo, {column}), out, at + {e});"
+    vectors = form.out and (form.split or not (form.dtype in STORAGE or form.ending or form.relu))
     for i in range(form.rows // 16):
         lines.append(f"if (row + y * {down} + {i // down * 16 * down + i % down} < m) {{")
         for j in range(form.columns // 16 // across):
             place = f"column + x * {across} + {16 * across * j}"
             head = f"    {{ long at = po + (row + y * {down} + {i // down * 16 * down + i % down}) * n + {place};"
-            if form.out and (form.split or form.dtype not in STORAGE):
+            if vectors:
                 lines.append(f"{head} if ({place} < n) *(global VALUE{across}*)(out + at) = c{i}_{j}; }}")
                 continue
             each = [
-                f"if ({place} + {e} < n) {stored.format(e=e, c=element(f'c{i}_{j}', e, across))}" for e in range(across)
+                f"if ({place} + {e} < n) "
+                + stored.format(e=e, c=element(f"c{i}_{j}", e, across), column=f"{place} + {e}")
+                for e in range(across)
             ]
             lines.append(" ".join([head, *each, "}"]))
         lines.append("}")

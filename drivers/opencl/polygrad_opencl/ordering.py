@@ -60,7 +60,7 @@ class Ordering:
 
     def pieces(self, rows: int, n: int) -> tuple[int, int]:
         """Return how many pieces a row is cut into, and how many elements a piece has."""
-        wanted = 4 * self.session.compute_units if self.chunked else 16 * self.session.compute_units
+        wanted = 4 * source.TOGETHER * self.session.compute_units if self.chunked else 16 * self.session.compute_units
         least = PIECE if self.chunked else 8 * source.GROUP
         pieces = max(1, min(-(-wanted // rows), n // least, ENDS))
         size = -(-n // pieces)

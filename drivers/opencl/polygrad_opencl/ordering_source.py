@@ -10,6 +10,7 @@ from polygrad_opencl.source import CHUNKS, PRELUDE, STRIDED, TYPES, accessors
 
 KINDS = ("sum", "prod", "max", "min")
 GROUP = 128  # work-items that scan a piece together on a GPU
+TOGETHER = 4  # pieces that a work-item of a CPU device scans side by side
 
 # The first NaN stays: a comparison with it is false.
 _COMBINE = {
@@ -56,35 +57,61 @@ kernel void scan_ends(global TOTAL* ends, long at, long rows, long pieces)
 }
 """
 
+# A work-item goes through several pieces side by side: of one alone each addition would wait for the one before.
 _SCAN_ALONE = """
+#define EACH _Pragma("unroll") for (int k = 0; k < TOGETHER; k++)
+#define PIECES \\
+    long from[TOGETHER], length[TOGETHER], all = size; \\
+    EACH { \\
+        const long p = g * TOGETHER + k, low = p % pieces * size; \\
+        from[k] = p / pieces * n + low; \\
+        length[k] = p < rows * pieces ? min(size, n - low) : 0; \\
+        all = min(all, length[k]); \\
+    }
 kernel void scan_pieces(global const ELEMENT* x, long xo, global TOTAL* ends, long at, long rows, long n, long pieces,
     long size)
 {
     ends += at;
-    RANGE(rows * pieces)
-    for (long p = FIRST; p < LAST; p += STEP) {
-        long low = p % pieces * size, high = min(n, low + size), base = xo + p / pieces * n;
-        TOTAL a = IDENTITY;
-        for (long i = low; i < high; i++) {
-            TOTAL b = load(x, base + i);
-            a = COMBINE(a, b);
+    RANGE((rows * pieces + TOGETHER - 1) / TOGETHER)
+    for (long g = FIRST; g < LAST; g += STEP) {
+        PIECES
+        TOTAL a[TOGETHER];
+        EACH a[k] = IDENTITY;
+        for (long i = 0; i < all; i++) EACH {
+            TOTAL b = load(x, xo + from[k] + i);
+            a[k] = COMBINE(a[k], b);
         }
-        ends[p] = a;
+        EACH {
+            for (long i = all; i < length[k]; i++) {
+                TOTAL b = load(x, xo + from[k] + i);
+                a[k] = COMBINE(a[k], b);
+            }
+            if (length[k]) ends[g * TOGETHER + k] = a[k];
+        }
     }
 }
 kernel void scan_write(global const ELEMENT* x, long xo, global const TOTAL* ends, long at, global ELEMENT* out, long o,
     long rows, long n, long pieces, long size)
 {
     ends += at;
-    RANGE(rows * pieces)
-    for (long p = FIRST; p < LAST; p += STEP) {
-        long low = p % pieces * size, high = min(n, low + size), base = p / pieces * n;
-        TOTAL a = IDENTITY;
-        if (p % pieces) a = ends[p - 1];
-        for (long i = low; i < high; i++) {
-            TOTAL b = load(x, xo + base + i);
-            a = COMBINE(a, b);
-            store((VALUE)a, out, o + base + i);
+    RANGE((rows * pieces + TOGETHER - 1) / TOGETHER)
+    for (long g = FIRST; g < LAST; g += STEP) {
+        PIECES
+        TOTAL a[TOGETHER];
+        EACH {
+            const long p = g * TOGETHER + k;
+            a[k] = IDENTITY;
+            if (length[k] && p % pieces) a[k] = ends[p - 1];
+        }
+        for (long i = 0; i < all; i++) EACH {
+            TOTAL b = load(x, xo + from[k] + i);
+            a[k] = COMBINE(a[k], b);
+            store((VALUE)a[k], out, o + from[k] + i);
+        }
+        EACH for (long i = all; i < length[k]; i++) {
+            TOTAL b = load(x, xo + from[k] + i);
+            a[k] = COMBINE(a[k], b);
+            store((VALUE)a[k], out, o + from[k] + i);
         }
     }
 }
@@ -164,7 +191,8 @@ def scan(dtype: str, kind: str, *, chunked: bool, wide: bool) -> str:
     values = _signed(dtype) if kind in ("max", "min") else accessors(dtype)
     total = "double" if wide and kind == "sum" and "#define VALUE float\n" in values else "VALUE"
     body = (
-        f"#define TOTAL {total}\n#define GROUP {GROUP}\n#define IDENTITY ((TOTAL){identity(dtype, kind)})\n"
+        f"#define TOTAL {total}\n#define GROUP {GROUP}\n#define TOGETHER {TOGETHER}\n"
+        f"#define IDENTITY ((TOTAL){identity(dtype, kind)})\n"
         f"#define COMBINE(a, b) {_COMBINE[kind]}\n"
     )
     kernels = _SCAN_ALONE if chunked else _SCAN_TOGETHER

@@ -11,8 +11,10 @@ import os
 import numpy as np
 import pytest
 
+import polygrad as pg
 from polygrad.driver import Instr, Kernel, Store, View
-from polygrad.driver.render import cpu_plan, cpu_style
+from polygrad.driver.ir import SCALAR_OPS
+from polygrad.driver.render import cpu_plan, cpu_style, cpu_vector
 from polygrad.driver.render.collapse import collapse
 from polygrad.driver.render.dialect import OPENCL, argument_value
 from polygrad.driver.render.expressions import Expressions
@@ -24,7 +26,8 @@ MEMORY = ("buffer", "scratch", "local")
 
 
 def plans(kernel, ints, most):
-    """The chosen plan, then others that must give the same: each vector axis, no vectors, split walks, kept rows."""
+    """The chosen plan, then others that must give the same: each vector axis, no vectors, split walks, kept rows,
+    results that go past the cache."""
     found = [cpu_style.plan(kernel, ints, ITEMS, OPENCL)]
     partial = any(view.partial for view in kernel.views)
     walks = cpu_plan.walks(kernel)
@@ -32,6 +35,8 @@ def plans(kernel, ints, most):
         for width in (cpu_plan.vector_width(kernel, axis), 1):
             plan = cpu_style.Plan(axis, width)
             found.append(plan)
+            if cpu_plan.streamed_views(kernel, axis, width):
+                found.append(plan._replace(streams=True))
             if walks and not partial:
                 found.append(plan._replace(split=True))
             if axis >= kernel.parallel and cpu_plan.kept_values(kernel):
@@ -135,6 +140,38 @@ def test_an_index_compared_with_what_stands_still_does_not_halve_vectors(session
         launch(session, program, stages, sizes_of(kernel, plan, ints), handles, ints, [])
         cl.enqueue_copy(session.queue, got, handles[2])
         np.testing.assert_array_equal(got, want, err_msg=str(plan))
+
+
+def test_an_index_that_is_a_result_too_is_computed_as_it_is():
+    views = (View(0, "int64", (0,)), View(1, "bool", (1,)), View(2, "int64", (1,)))
+    body = (Instr("iota", "int64", (), 0), Instr("load", "int64", (), 0), Instr("less", "bool", (0, 1)))
+    kernel = Kernel(1, 0, ("int64", "bool", "int64"), views, (), body, (Store(2, 1),))
+    assert cpu_vector.compared_indices(kernel, 0) == {0}
+    assert not cpu_vector.compared_indices(kernel._replace(stores=(Store(2, 1), Store(0, 2))), 0)
+
+
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("op", sorted(cpu_vector.AS_VECTORS))
+def test_an_element_behind_the_last_vector_is_what_it_is_within_one(op):
+    rng = np.random.default_rng(1)
+    operands = [rng.uniform(0.05, 0.95, 64).astype(np.float32) for _ in range(SCALAR_OPS[op].arity)]
+    with pg.device("opencl:0"):
+        whole, cut = (getattr(pg, op)(*[pg.asarray(x[:n]) for x in operands]).numpy() for n in (64, 63))
+    np.testing.assert_array_equal(cut, whole[:63])
+
+
+def test_results_that_fit_in_no_cache_go_past_it():
+    views = (View(0, "float32", (1,)), View(1, "float32", (1,)), View(2, "float32", (1,)))
+    body = (Instr("load", "float32", (), 0), Instr("load", "float32", (), 1), Instr("add", "float32", (0, 1)))
+    kernel = Kernel(1, 0, ("float32",) * 3, views, (), body, (Store(2, 2),))
+    over = kernel._replace(views=(*views[:2], views[0]))  # of an operand in the cache
+    dialect = dataclasses.replace(OPENCL, streamed=4000)
+    for count, wanted in ((999, False), (1000, True)):
+        assert cpu_style.plan(kernel, (count, 0, 0, 0), ITEMS, dialect).streams is wanted
+        assert not cpu_style.plan(over, (count, 0, 0, 0), ITEMS, dialect).streams
+        assert not cpu_style.plan(kernel, (count, 0, 0, 0), ITEMS, OPENCL).streams
+    text = cpu_style.render(kernel, cpu_style.plan(kernel, (1000, 0, 0, 0), ITEMS, dialect), dialect).text
+    assert "__builtin_nontemporal_store" in text
 
 
 def test_what_is_loaded_once_a_row_does_not_choose_the_vector_axis():

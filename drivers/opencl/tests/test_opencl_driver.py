@@ -504,6 +504,39 @@ def test_products_in_tiles_of_all_sizes_and_in_parts(driver, sizes, dtype, wante
     assert any(form.a.vector or form.b.vector for form, _ in forms)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "row", "relu"),
+    [
+        (((), 33, 70, 24), "float32", True, True),
+        (((), 36, 68, 1030), "float32", False, True),  # in parts
+        (((2,), 7, 36, 530), "float16", False, False),
+        (((3, 2, 2), 5, 9, 3), "float32", False, False),  # in several launches
+    ],
+)
+def test_products_end_with_a_sum(driver, sizes, dtype, row, relu, monkeypatch):
+    monkeypatch.setenv("POLYGRAD_OPENCL_STYLE", "gpu")
+    monkeypatch.setattr(driver.session, "compute_units", 4)
+    rng = np.random.default_rng(2)
+    batch, m, n, k = sizes
+    a, b = (rng.integers(-2, 3, (*batch, *shape)).astype(dtype) for shape in ((m, k), (k, n)))
+    c = rng.integers(-2, 3, n + 1 if row else np.prod(batch, dtype=int) * m * n + 1).astype(dtype)
+    out = np.zeros((*batch, m, n), dtype)
+    strides = tuple(s // out.itemsize for s in out.strides)
+    handles = [upload(driver, x) for x in (a, b, c, out)]
+    refs = [
+        Ref(h, 0, x.shape, tuple(s // x.itemsize for s in x.strides), dtype)
+        for h, x in zip(handles[:2], (a, b), strict=True)
+    ]
+    refs.append(Ref(handles[2], 1, out.shape, (*(0,) * (out.ndim - 1), 1) if row else strides, dtype))
+    attrs = {"activation": "relu"} if relu else {}
+    driver.op_matmul_add([Ref(handles[3], 0, out.shape, strides, dtype)], refs, attrs)
+    got = download(driver, handles[3], out)
+    for handle in handles:
+        driver.free(handle)
+    want = np.matmul(a.astype(np.float64), b) + (c[1:] if row else c[1:].reshape(out.shape))
+    np.testing.assert_array_equal(got, np.maximum(want, 0) if relu else want)
+
+
 def test_vectors_are_read_only_where_all_are_aligned():
     layout = matmul_form.Layout(((2, 64 * 64, 64 * 64, 64 * 64),), 64, 64, 64, (64, 1), (1, 64))
     square = matmul_form.Layout((), 512, 512, 512, (512, 1), (512, 1))

@@ -6,14 +6,14 @@ Here: the driver's ops against NumPy, as for a CPU and as for a GPU, at any offs
 import numpy as np
 import pytest
 
-from polygrad.driver import DriverUnavailable, Ref
+from polygrad.driver import DriverUnavailable
+from support.operands import drawn, put, take
 
 cl = pytest.importorskip("pyopencl", reason="not run: needs pyopencl")
 
 from polygrad_opencl import ordering_source, plugin  # noqa: E402
 
-SHAPES = [(1,), (3,), (64,), (65,), (5, 130), (2, 3, 40), (1, 4097), (3, 9000)]
-PAD = 3  # elements in front of operands and results
+SHAPES = [(1,), (3,), (64,), (65,), (5, 130), (2, 3, 40), (1, 4097), (3, 9000), (1, 50001), (7, 4100)]
 
 
 @pytest.fixture(params=["cpu", "gpu"])
@@ -27,42 +27,6 @@ def driver(request, monkeypatch):
     return found
 
 
-def strides(shape):
-    return tuple(int(np.prod(shape[k + 1 :])) for k in range(len(shape)))
-
-
-def upload(driver, array, dtype):
-    padded = np.concatenate([np.zeros(PAD, array.dtype), array.reshape(-1), np.zeros(PAD, array.dtype)])
-    handle = driver.allocate(padded.nbytes)
-    whole = Ref(handle, 0, padded.shape, (1,), dtype)
-    driver.op_write([whole], [], {"data": memoryview(padded.view(np.uint8))})
-    return Ref(handle, PAD, array.shape, strides(array.shape), dtype)
-
-
-def download(driver, ref, dtype):
-    """Return a result, after a look at what stands around it."""
-    count = int(np.prod(ref.shape))
-    padded = np.empty(count + 2 * PAD, dtype)
-    whole = Ref(ref.handle, 0, padded.shape, (1,), ref.dtype)
-    driver.op_read([], [whole], {"into": memoryview(padded.view(np.uint8))})
-    assert not padded[:PAD].view(np.uint8).any()
-    assert not padded[-PAD:].view(np.uint8).any()
-    driver.free(ref.handle)
-    return padded[PAD:-PAD].reshape(ref.shape)
-
-
-def drawn(rng, shape, dtype):
-    if dtype == "bool":
-        return rng.random(shape) < 0.5
-    if dtype.startswith("float"):
-        x = np.round(rng.normal(size=shape) * 5).astype(dtype)
-        for special in (np.nan, -np.nan, np.inf, -np.inf, -0.0):
-            x = np.where(rng.random(shape) < 0.04, np.asarray(special, dtype), x)
-        return x
-    info = np.iinfo(dtype)
-    return np.clip(rng.integers(-300, 300, shape), max(info.min, -300), min(info.max, 300)).astype(dtype)
-
-
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64"])
 def test_a_sort_is_numpys_stable_one(driver, dtype):
     if dtype not in ordering_source.TYPES or (dtype == "float64" and not driver.session.float64):
@@ -70,13 +34,13 @@ def test_a_sort_is_numpys_stable_one(driver, dtype):
     rng = np.random.default_rng(3)
     for shape in SHAPES:
         x = drawn(rng, shape, dtype)
-        source = upload(driver, x, dtype)
-        values, places = upload(driver, np.zeros_like(x), dtype), upload(driver, np.zeros(shape, np.int64), "int64")
+        source = put(driver, x, dtype)
+        values, places = put(driver, np.zeros_like(x), dtype), put(driver, np.zeros(shape, np.int64), "int64")
         driver.op_sort([values, places], [source], {})
         want = np.argsort(x, axis=-1, kind="stable")
-        np.testing.assert_array_equal(download(driver, places, np.int64), want)
+        np.testing.assert_array_equal(take(driver, places), want)
         bits = np.dtype(f"u{x.dtype.itemsize}")
-        got = download(driver, values, x.dtype).view(bits)
+        got = take(driver, values).view(bits)
         np.testing.assert_array_equal(got, np.take_along_axis(x, want, -1).view(bits))
         driver.free(source.handle)
 
@@ -90,9 +54,9 @@ def test_a_scan_is_numpys_accumulate(driver, dtype, kind):
         x = drawn(rng, shape, dtype)
         if dtype.startswith("float") and kind in ("sum", "prod"):
             x = rng.uniform(0.999, 1.001, shape).astype(dtype)
-        source, out = upload(driver, x, dtype), upload(driver, np.zeros_like(x), dtype)
+        source, out = put(driver, x, dtype), put(driver, np.zeros_like(x), dtype)
         driver.op_scan([out], [source], {"kind": kind})
-        got = download(driver, out, x.dtype)
+        got = take(driver, out)
         driver.free(source.handle)
         if dtype.startswith("float") and kind in ("sum", "prod"):
             want = ufunc.accumulate(x.astype(np.float64), axis=-1)
@@ -103,9 +67,9 @@ def test_a_scan_is_numpys_accumulate(driver, dtype, kind):
 
 def test_a_scan_that_starts_over_in_every_row(driver):
     x = np.ones((300, 5000), np.float32)
-    source, out = upload(driver, x, "float32"), upload(driver, np.zeros_like(x), "float32")
+    source, out = put(driver, x, "float32"), put(driver, np.zeros_like(x), "float32")
     driver.op_scan([out], [source], {"kind": "sum"})
-    np.testing.assert_array_equal(download(driver, out, np.float32), np.cumsum(x, axis=1))
+    np.testing.assert_array_equal(take(driver, out), np.cumsum(x, axis=1))
     driver.free(source.handle)
 
 
@@ -114,9 +78,9 @@ def test_positions_of_what_is_true(driver):
     for n, density in ((1, 1.0), (63, 0.5), (4096, 0.1), (100_001, 0.7)):
         mask = rng.random(n) < density
         mask[-1] = True
-        source, out = upload(driver, mask, "bool"), upload(driver, np.zeros(mask.sum(), np.int64), "int64")
+        source, out = put(driver, mask, "bool"), put(driver, np.zeros(mask.sum(), np.int64), "int64")
         driver.op_nonzero([out], [source], {})
-        np.testing.assert_array_equal(download(driver, out, np.int64), np.flatnonzero(mask))
+        np.testing.assert_array_equal(take(driver, out), np.flatnonzero(mask))
         driver.free(source.handle)
 
 
@@ -133,10 +97,10 @@ def test_an_extreme_is_numpys_first_one(driver, dtype, kind):
         x = drawn(rng, shape, dtype)
         if dtype.startswith("float") and len(shape) > 1:
             x[0] = np.where(np.isnan(x[0]), 0, x[0])  # a row without NaN
-        source, out = upload(driver, x, dtype), upload(driver, np.zeros(shape[:-1], np.int64), "int64")
+        source, out = put(driver, x, dtype), put(driver, np.zeros(shape[:-1], np.int64), "int64")
         driver.op_arg_extreme([out], [source], {"kind": kind})
         want = (np.argmax if kind == "max" else np.argmin)(x, axis=-1)
-        np.testing.assert_array_equal(download(driver, out, np.int64), want)
+        np.testing.assert_array_equal(take(driver, out), want)
         driver.free(source.handle)
 
 
@@ -148,11 +112,11 @@ def test_a_search_is_numpys(driver, dtype, right):
     rng = np.random.default_rng(7)
     for shape, each in (((1,), 5), ((64,), 1), ((4097,), 3000), ((5, 130), 40)):
         x, wanted = np.sort(drawn(rng, shape, dtype), axis=-1), drawn(rng, (*shape[:-1], each), dtype)
-        operands = upload(driver, x, dtype), upload(driver, wanted, dtype)
-        out = upload(driver, np.zeros(wanted.shape, np.int64), "int64")
+        operands = put(driver, x, dtype), put(driver, wanted, dtype)
+        out = put(driver, np.zeros(wanted.shape, np.int64), "int64")
         driver.op_searchsorted([out], operands, {"right": right})
         rows = zip(x.reshape(-1, shape[-1]), wanted.reshape(-1, each), strict=True)
         want = np.stack([np.searchsorted(a, v, "right" if right else "left") for a, v in rows]).reshape(wanted.shape)
-        np.testing.assert_array_equal(download(driver, out, np.int64), want)
+        np.testing.assert_array_equal(take(driver, out), want)
         for ref in operands:
             driver.free(ref.handle)

@@ -11,7 +11,8 @@ KERNEL void attention_queries(
     GLOBAL const ELEMENT* q, GLOBAL const ELEMENT* k, GLOBAL const ELEMENT* v, GLOBAL const ELEMENT* out,
     GLOBAL const VALUE* lse, GLOBAL const ELEMENT* g, GLOBAL ELEMENT* dq, GLOBAL VALUE* delta,
     LONG q0, LONG k0, LONG v0, LONG out0, LONG lse0, LONG g0, LONG dq0, SIZES,
-    LONG ob, LONG os, LONG oh, LONG gb, LONG gs, LONG gh, LONG lb, LONG lh, LONG ls, STRIDES)
+    LONG dqb, LONG dqs, LONG dqh, LONG ob, LONG os, LONG oh, LONG gb, LONG gs, LONG gh, LONG lb, LONG lh, LONG ls,
+    STRIDES)
 {
     POOL((BM + BN) * (SQ + SV) + BM * SP + 16 * (EQ > EV ? EQ : EV) + ROOM * (BM * 17 + 3) / 4)
     LOCAL VEC *sq = pool, *sk = sq + BM * SQ, *sg = sk + BN * SQ, *sv = sg + BM * SV, *sp = sv + BN * SV;
@@ -61,7 +62,7 @@ KERNEL void attention_queries(
     }
     UNROLL for (int i = 0; i < R; i++) {
         const int row = first + y + 16 * i;
-        const LONG at = dq0 + ((b * rows + row) * heads + h) * D;
+        const LONG at = dq0 + b * dqb + row * dqs + h * dqh;
         if (row < rows)
             UNROLL for (int e = 0; e < EQ; e++)
                 write4(times(scale, o[i][e]), dq, at + 4 * (x + 16 * e), D - 4 * (x + 16 * e));
@@ -74,7 +75,8 @@ KERNEL void attention_keys(
     GLOBAL const ELEMENT* q, GLOBAL const ELEMENT* k, GLOBAL const ELEMENT* v, GLOBAL const VALUE* lse,
     GLOBAL const ELEMENT* g, GLOBAL const VALUE* delta, GLOBAL ELEMENT* dk, GLOBAL ELEMENT* dv,
     GLOBAL VALUE* slopes, LONG q0, LONG k0, LONG v0, LONG lse0, LONG g0, LONG dk0, LONG dv0, LONG skip, LONG count,
-    SIZES, LONG gb, LONG gs, LONG gh, LONG lb, LONG lh, LONG ls, STRIDES)
+    SIZES, LONG dkb, LONG dks, LONG dkh, LONG dvb, LONG dvs, LONG dvh,
+    LONG gb, LONG gs, LONG gh, LONG lb, LONG lh, LONG ls, STRIDES)
 {
     POOL((BM + BN) * (SQ + SV) + BM * SP + 16 * (EQ > EV ? EQ : EV))
     LOCAL VEC *sk = pool, *sq = sk + BM * SQ, *sv = sq + BN * SQ, *sg = sv + BM * SV, *sp = sg + BN * SV;
@@ -137,11 +139,11 @@ KERNEL void attention_keys(
     UNROLL for (int i = 0; i < R; i++) {
         const int column = first + y + 16 * i;
         if (column < columns) {
-            const LONG at = (b * columns + column) * shared + h;
+            const LONG to_k = dk0 + b * dkb + column * dks + h * dkh, to_v = dv0 + b * dvb + column * dvs + h * dvh;
             UNROLL for (int e = 0; e < EQ; e++)
-                write4(times(scale, ok[i][e]), dk, dk0 + at * D + 4 * (x + 16 * e), D - 4 * (x + 16 * e));
+                write4(times(scale, ok[i][e]), dk, to_k + 4 * (x + 16 * e), D - 4 * (x + 16 * e));
             UNROLL for (int e = 0; e < EV; e++)
-                write4(ov[i][e], dv, dv0 + at * DV + 4 * (x + 16 * e), DV - 4 * (x + 16 * e));
+                write4(ov[i][e], dv, to_v + 4 * (x + 16 * e), DV - 4 * (x + 16 * e));
         }
     }
 }
@@ -177,7 +179,7 @@ KERNEL void attention_delta(
 GATHER = """
 KERNEL void attention_gather(
     GLOBAL const ELEMENT* k, GLOBAL const VALUE* slopes, GLOBAL ELEMENT* dq, LONG k0, LONG dq0, LONG skip, LONG count,
-    SIZES, LONG kb, LONG ks, LONG kh, VALUE scale)
+    SIZES, LONG kb, LONG ks, LONG kh, LONG dqb, LONG dqs, LONG dqh, VALUE scale)
 {
     POOL(BN * (4 * R + SQ) + 32)
     LOCAL VEC *sd = pool, *sk = sd + BN * 4 * R;
@@ -195,7 +197,8 @@ KERNEL void attention_gather(
         for (int e = t; e < BN * 4 * R; e += 256) {
             const int c = start + e / (4 * R), r = first + e % (4 * R) * 4;
             GLOBAL const VALUE* from = slopes + (LONG)c * length + r;
-            sd[e] = c < columns && r < rows ? MAKE(from[0], from[1], from[2], from[3]) : MAKE(0, 0, 0, 0);
+            const int there = c < columns && r < rows && (!CAUSAL || c <= r + 3);  /* the others nobody has written */
+            sd[e] = there ? MAKE(from[0], from[1], from[2], from[3]) : MAKE(0, 0, 0, 0);
         }
         BARRIER
         UNROLL4 for (int c = 0; c < BN; c++) {
@@ -214,7 +217,7 @@ KERNEL void attention_gather(
     }
     UNROLL for (int i = 0; i < R; i++) {
         const int row = first + 64 * (i / 4) + 4 * y + i % 4;
-        const LONG at = dq0 + ((b * rows + row) * heads + head) * D;
+        const LONG at = dq0 + b * dqb + row * dqs + head * dqh;
         if (row < rows)
             UNROLL for (int e = 0; e < EQ; e++)
                 write4(times(scale, o[i][e]), dq, at + 4 * (x + 16 * e), D - 4 * (x + 16 * e));

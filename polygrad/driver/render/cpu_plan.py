@@ -27,7 +27,7 @@ class Plan(NamedTuple):
 
     `axis` is the vector axis, -1 for none; `width` the vectors' length; `kept` says whether dear values are kept from
     walk to walk; `split` whether the walks are divided and a launch is made for each; `blocks` whether sums along the
-    vector axis are taken block by block.
+    vector axis are taken block by block; `streams` whether results go past the cache, which they would not fit in.
     """
 
     axis: int
@@ -35,6 +35,7 @@ class Plan(NamedTuple):
     kept: bool = False
     split: bool = False
     blocks: bool = False
+    streams: bool = False
 
 
 class Sizes(NamedTuple):
@@ -54,15 +55,16 @@ def plan(kernel: Kernel, ints: Sequence[int], items: int, dialect: Dialect, loca
     >>> double = Kernel(1, 0, ("float32", "float32"), (View(0, "float32", (1,)), View(1, "float32", (1,))), (),
     ...                 (Instr("load", "float32", (), 0), Instr("add", "float32", (0, 0))), (Store(1, 1),))
     >>> plan(double, (1000, 0, 0), 16, OPENCL)
-    Plan(axis=0, width=8, kept=False, split=False, blocks=False)
+    Plan(axis=0, width=8, kept=False, split=False, blocks=False, streams=False)
     """
     kernel = guards_as_operands(kernel)
     named = named_ints(kernel, ints)
     extents = [named[f"n{k}"] for k in range(kernel.rank)]
     axis = vector_axis(kernel, extents)
     width = vector_width(kernel, axis) if dialect.vectors and axis >= 0 else 1
+    streams = 0 < dialect.streamed <= _streamed_bytes(kernel, axis, width, extents)
     if not walks(kernel):
-        return Plan(axis, width)
+        return Plan(axis, width, streams=streams)
     rows, along = math.prod(extents[: kernel.parallel]), math.prod(extents[kernel.parallel :])
     tasks = rows
     if 0 <= axis < kernel.parallel:
@@ -70,13 +72,35 @@ def plan(kernel: Kernel, ints: Sequence[int], items: int, dialect: Dialect, loca
     partial = any(view.partial for view in kernel.views)
     blocks = width > 1 and axis >= kernel.parallel and along > BLOCKS_FROM
     if tasks * 2 <= items and rows * along >= 2 * LEAST_PART and along >= 64 and not partial:  # noqa: PLR2004
-        return Plan(axis, width, split=True, blocks=blocks)
+        return Plan(axis, width, split=True, blocks=blocks, streams=streams)
     if axis >= kernel.parallel:
         kept = kept_values(kernel)
         size = sum(ITEMSIZE[kernel.body[n].dtype] for n in kept) * along
         if kept and size <= local_bytes:
-            return Plan(axis, width, kept=True, blocks=blocks)
-    return Plan(axis, width, blocks=blocks)
+            return Plan(axis, width, kept=True, blocks=blocks, streams=streams)
+    return Plan(axis, width, blocks=blocks, streams=streams)
+
+
+@functools.lru_cache(maxsize=4096)
+def streamed_views(kernel: Kernel, axis: int, width: int) -> frozenset[int]:
+    """Return the views of results that can go past the cache: whole vectors, of one value for each index.
+
+    Memory that the kernel reads too is in the cache already.
+    """
+    read = {kernel.views[instr.attr].buffer for instr in kernel.body if instr.op == "load"}
+    found = set()
+    for store in kernel.stores:
+        view = kernel.views[store.view]
+        whole = width > 1 and view.strides[axis] == 1 and ITEMSIZE[view.dtype] * width == VECTOR
+        each = placements(kernel)[store.value].full or not walks(kernel)
+        if whole and each and not view.partial and view.buffer not in read:
+            found.add(store.view)
+    return frozenset(found)
+
+
+def _streamed_bytes(kernel: Kernel, axis: int, width: int, extents: Sequence[int]) -> int:
+    views = streamed_views(kernel, axis, width) if axis >= 0 else ()
+    return math.prod(extents) * sum(ITEMSIZE[kernel.views[v].dtype] for v in views)
 
 
 def vector_axis(kernel: Kernel, extents: Sequence[int]) -> int:

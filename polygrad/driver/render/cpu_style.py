@@ -18,7 +18,7 @@ from typing import NamedTuple
 from polygrad.driver.ir import Kernel, guards_as_operands
 from polygrad.driver.render.addressing import Addressing, Argument
 from polygrad.driver.render.cpu_columns import Columns
-from polygrad.driver.render.cpu_plan import Plan, Sizes, Walk, plan, sizes, walks
+from polygrad.driver.render.cpu_plan import Plan, Sizes, Walk, plan, sizes, streamed_views, walks
 from polygrad.driver.render.cpu_vector import Values
 from polygrad.driver.render.cpu_walks import Elements, Layout, Rows
 from polygrad.driver.render.dialect import Dialect
@@ -67,7 +67,8 @@ def functions(kernel: Kernel, chosen: Plan, write: Expressions, name: str) -> tu
     """Return the functions of a kernel; *write* collects the helpers, so that several kernels can share a source."""
     kernel = guards_as_operands(kernel)
     at = Addressing(kernel, write, wide=True)
-    values = Values(kernel, chosen.axis, chosen.width, at, write)
+    streamed = streamed_views(kernel, chosen.axis, chosen.width) if chosen.streams else frozenset()
+    values = Values(kernel, chosen.axis, chosen.width, at, write, streamed)
     passes: list[Walk | None] = [None]
     if chosen.split:
         passes = [*walks(kernel)]
@@ -99,7 +100,8 @@ def function_text(title: str, at: Addressing, layout: Layout) -> str:
         head.append(f"const {kind} item = get_global_id(0), items = get_global_size(0);")
     else:
         parameters += [f"const {kind} item", f"const {kind} items"]
-    return indented([dialect.signature(title, parameters) + " {", *head, *layout.body(), "}"])
+    tail = ["mem_fence(CLK_GLOBAL_MEM_FENCE);"] if layout.values.streamed else []  # streamed stores keep no order
+    return indented([dialect.signature(title, parameters) + " {", *head, *layout.body(), *tail, "}"])
 
 
 def indented(lines: Sequence[str]) -> str:

@@ -56,12 +56,15 @@ def compared_indices(kernel: Kernel, axis: int) -> frozenset[int]:
 class Values:
     """Writes the values of *kernel* with *axis* as the vector axis and vectors of *width* elements (1: no vectors)."""
 
-    def __init__(self, kernel: Kernel, axis: int, width: int, at: Addressing, write: Expressions) -> None:
+    def __init__(
+        self, kernel: Kernel, axis: int, width: int, at: Addressing, write: Expressions, streamed: frozenset[int]
+    ) -> None:
         self.kernel = kernel
         self.axis = axis
         self.width = width
         self.at = at
         self.write = write
+        self.streamed = streamed  # views of results that go past the cache
         self.dialect = write.dialect
         self.varies = varying(kernel, axis) if axis >= 0 else (False,) * len(kernel.body)
         self.compared = compared_indices(kernel, axis) if axis >= 0 else frozenset()
@@ -173,18 +176,19 @@ class Values:
         view = self.kernel.views[v]
         if not vector:
             return self._element(self.indices, self._gathered(position, scope, out, -1), v)
-        if view.gathers or view.strides[self.axis] is None or self.axis in view.window:
+        apart = view.gathers and any(self.varies[a] for a in self.kernel.body[position].args)
+        if apart or view.strides[self.axis] is None or self.axis in view.window:
             return self._lanes(position, scope, out)
         inside = self.at.window(v, self.indices)
-        whole = self._whole(v)
+        whole = self._whole(v, self._gathered(position, scope, out, -1))
         if not inside:
             return whole
         return f"({inside} ? {whole} : {self.dialect.literal(view.fill, view.dtype, self.width)})"
 
-    def _whole(self, v: int) -> str:
+    def _whole(self, v: int, gathered: Sequence[str] = ()) -> str:
         """Return the elements of a view from the current index on, as a vector read at once or one element repeated."""
         view = self.kernel.views[v]
-        address = self.at.address(v, self.indices)
+        address = self.at.address(v, self.indices, gathered)
         if view.strides[self.axis] == 0:
             return self.widened(self.at.element(v, address), view.dtype)
         return self.from_memory(self.loaded(f"{self.at.buffer(v)} + ({address})", view.dtype), view.dtype, vector=True)
@@ -261,6 +265,9 @@ class Values:
             there = self.loaded(pointer, view.dtype)
             sum_ = self.write.reduce_step("sum", view.dtype, there, text, self.width)
             text = f"({before} ? {text} : {sum_})"
+        elif v in self.streamed:
+            space = self.dialect.global_space
+            return self.write.stream(self.to_memory(text, view.dtype), pointer, view.dtype, self.width, space)
         return self.stored(self.to_memory(text, view.dtype), pointer, view.dtype)
 
     def loaded(self, pointer: str, dtype: str, *, local: bool = False) -> str:

@@ -132,6 +132,7 @@ class Dialect:
     shuffles: bool = False  # a warp of 32 can exchange registers
     vectors: bool = False  # the language computes with vectors
     suffixed: bool = True  # mathematical functions of float32 end in f
+    streamed: int = 0  # bytes that a kernel writes from which on they go past the cache; 0: never
     wide_sums: bool = False  # there is always float64, so that sums of float32 may be accumulated in it
     global_space: str = ""
     local_space: str = ""
@@ -276,7 +277,9 @@ class Dialect:
         """Open a kernel of fixed group size; *blocks* is how many groups should share a multiprocessor, 0 for any."""
         inside = ", ".join(parameters)
         if self.name == "opencl":
-            size = f"__attribute__((reqd_work_group_size({threads[0]}, {threads[1]}, 1)))"
+            # A work-item alone has its vectors; Intel's compiler (2026.2, AVX-512) crashes where it makes wider ones.
+            alone = ", vec_type_hint(float8)" if threads == (1, 1) else ""
+            size = f"__attribute__((reqd_work_group_size({threads[0]}, {threads[1]}, 1){alone}))"
             return f"__kernel {size} void {name}({inside})"
         if self.name == "cuda":
             bounds = f"{threads[0] * threads[1]}, {blocks}" if blocks else f"{threads[0] * threads[1]}"

@@ -75,6 +75,25 @@ class Form:
         return self.dialect.convert(text, self.dtype)
 
 
+def _streaming(name: str, memory: str, element: str, space: str, plain: str) -> str:
+    """Return a function that stores a vector past the cache, where it is aligned and the compiler can.
+
+    *plain* must not look like the same store: LLVM would make one of the two, and forget about the cache.
+    """
+    return f"""static inline void {name}({memory} v, {space} {element}* p) {{
+#ifdef __has_builtin
+#if __has_builtin(__builtin_nontemporal_store)
+    if (((ulong)p & (sizeof({memory}) - 1)) == 0) {{
+        __builtin_nontemporal_store(v, ({space} {memory}*)p);
+        return;
+    }}
+#endif
+#endif
+    {plain}
+}}
+"""
+
+
 def _unaligned(kind_: str, width: int) -> tuple[str, str]:
     """Return the name and the text of what loads and stores vectors at the alignment of their elements.
 
@@ -311,6 +330,15 @@ class Expressions:
         name = self.helper(*_unaligned(self.dialect.memory(dtype), width))
         return f"{name}_store({space.strip()}, {text}, {pointer});"
 
+    def stream(self, text: str, pointer: str, dtype: str, width: int, space: str) -> str:
+        """Return the statement that puts the vector *text* at *pointer* and not into the cache; as `load`."""
+        memory = self.dialect.memory(dtype, width)
+        halves = [("v.lo", "p"), ("v.hi", f"p + {width // 2}")]
+        plain = " ".join([self.store(v, p, dtype, width // 2, space) for v, p in halves])
+        name = f"pg_{memory}_stream"
+        self.helper(name, lambda: _streaming(name, memory, self.dialect.types[dtype], space.strip(), plain))
+        return f"{name}({text}, {pointer});"
+
     def _lane_by_lane(self, op: str, form: Form) -> str:
         arity = SCALAR_OPS[op].arity
         calls = [f"{op}({', '.join(f'{x}.s{lane:x}' for x in 'ab'[:arity])})" for lane in range(form.width)]
@@ -416,11 +444,11 @@ class Expressions:
         nan = f"m > {n(0x7F800000)}"
         if target == "bfloat16":
             near = f"(w + {n(0x7FFF)} + ((w >> {n(16)}) & {n(1)})) >> {n(16)}"
-            return (
-                head
-                + lines
-                + f"    {form.type} r = {nan} ? (w >> {n(16)}) | {n(0x40)} : {near};\n    return {narrow};\n}}\n"
-            )
+            lines += f"    {form.type} r = {nan} ? (w >> {n(16)}) | {n(0x40)} : {near};\n    return {narrow};\n"
+            if self.dialect.name == "cuda":
+                one = '    unsigned short h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(a)); return h;\n'
+                lines = f"#if __CUDA_ARCH__ >= 800\n{one}#else\n{lines}#endif\n"
+            return f"{head}{lines}}}\n"
         lines += f"    {form.type} s = (w >> {n(16)}) & {n(0x8000)};\n"
         tiny = f"{self._float('m', form)} + {self._float(n(0x3F000000), form)}"
         tiny_bits = self.dialect.bitcast("sum", "float32", "uint32", form.width)

@@ -240,7 +240,10 @@ class Facts:
 
     def _elementwise(self, stores: tuple[int, ...], width: int, vectors: tuple[bool, ...], *, chunked: bool) -> Variant:
         total = self.rows // width
-        heavy = len(self.kernel.body) * width > 160  # noqa: PLR2004  statements a point; not doubled beyond
+        statements = len(self.kernel.body) * width  # a point
+        heavy = statements > 160  # noqa: PLR2004  not doubled beyond
+        if statements > 256 and width > 4:  # noqa: PLR2004  they need registers: shorter vectors leave room for others
+            width //= 2
         fills = total >= 2 * FLAT_THREADS * 8 * self.limits.multiprocessors
         chunks = 2 if chunked and fills and not heavy and width < 16 else 1  # noqa: PLR2004
         if chunks > 1 and width == 1 and len(self.kernel.body) <= 40:  # noqa: PLR2004  as many bytes under way as with vectors
@@ -314,7 +317,7 @@ class Facts:
         else:
             lanes = min(most, max(2 * WARP, above(-(-self.points // LANE_ELEMENTS))), MOST_LANES if repeats else 256)
         # All that is worth keeping, or if that is too much, what was loaded: the rest is computed again.
-        for words in (self._words(stores), self._words(stores, loads_only=True)):
+        for words in (self._words(stores, width), self._words(stores, width, loads_only=True)):
             taken = lanes
             while taken < min(most, MOST_LANES) and above(-(-steps // taken)) * width * words > REGISTERS:
                 taken *= 2
@@ -340,7 +343,7 @@ class Facts:
         if splits is None:
             splits = groups < 2 * self.limits.multiprocessors and self.points >= 16 * lanes
         chunks = above(-(-self.points // lanes))
-        if splits or not chunked or chunks * width * self._words(stores) > REGISTERS // 2:
+        if splits or not chunked or chunks * width * self._words(stores, width) > REGISTERS // 2:
             chunks = 0
         exact = chunks > 0 and self.points == lanes * chunks and columns % slots == 0
         return Variant("columns", stores, width, vectors, lanes, slots, chunks, exact, splits=bool(splits))
@@ -355,9 +358,9 @@ class Facts:
         todo, online = merge_online(self.kernel, passes(self.kernel, [self.kernel.stores[k] for k in stores], 0, 0))
         return bool(online) and sum(bool(work.reduces or work.targets) for work in todo) == 1
 
-    def _words(self, stores: tuple[int, ...], *, loads_only: bool = False) -> int:
+    def _words(self, stores: tuple[int, ...], width: int, *, loads_only: bool = False) -> float:
         """Return the 32-bit registers that an element costs: what passes keep, and sums of partial stores."""
         done = [self.kernel.stores[k] for k in stores]
         sums = [self.kernel.views[store.view] for store in done if self.kernel.views[store.view].partial]
-        kept = words_between_passes(self.kernel, done, loads_only=loads_only)
-        return max(1, kept + sum(math.ceil(ITEMSIZE[view.dtype] / 4) for view in sums))
+        kept = words_between_passes(self.kernel, done, loads_only=loads_only, packs=width > 1)
+        return max(0.5, kept + sum(math.ceil(ITEMSIZE[view.dtype] / 4) for view in sums))

@@ -22,7 +22,7 @@ from polygrad.driver.render.addressing import Addressing
 from polygrad.driver.render.expressions import Expressions
 from polygrad.driver.render.gpu_choice import REGISTERS, Variant
 from polygrad.driver.render.gpu_online import finished, meet, merge_online, rescaled
-from polygrad.driver.render.gpu_schedule import Pass, passes
+from polygrad.driver.render.gpu_schedule import PACKED, Pass, passes
 from polygrad.driver.render.gpu_tree import Partial, Tree, pairwise
 from polygrad.driver.render.gpu_values import Lines, Names, Point, Values, all_of, decompose
 
@@ -61,7 +61,7 @@ class Reduction:
         self.partials = [s for s in self.stores if self.kernel.views[s.view].partial]
         elements = variant.chunks * (self.width if self.rows else 1)
         budget = REGISTERS if self.rows else REGISTERS // self.width
-        self.passes = passes(self.kernel, self.stores, elements, budget)
+        self.passes = passes(self.kernel, self.stores, elements, budget, packs=self.width > 1)
         self.online: dict[int, int] = {}
         if not variant.chunks:
             self.passes, self.online = merge_online(self.kernel, self.passes)
@@ -275,18 +275,35 @@ class Reduction:
         if condition:
             self.out.close()
 
-    def _array(self, n: int) -> None:
-        size = self.variant.chunks * self.values.elements(n)
-        self.out.add(f"{self.dialect.register(self.kernel.body[n].dtype)} k{n}[{size}];")
+    def _packs(self, n: int) -> bool:
+        """Whether two elements of a value that is kept share a register."""
+        return self.kernel.body[n].dtype in PACKED and self.values.elements(n) > 1
 
-    def _kept_names(self, n: int) -> Names:
-        count = self.values.elements(n)
+    def _array(self, n: int) -> None:
+        dtype, size = self.kernel.body[n].dtype, self.variant.chunks * self.values.elements(n)
+        if self._packs(n):
+            dtype, size = "uint32", size // 2
+        self.out.add(f"{self.dialect.register(dtype)} k{n}[{size}];")
+
+    def _kept_registers(self, n: int) -> Names:
+        count = self.values.elements(n) // (2 if self._packs(n) else 1)
         c = "c" if self.variant.chunks > 1 else "0"
         return tuple(f"k{n}[{c} * {count} + {e}]" if count > 1 else f"k{n}[{c}]" for e in range(count))
 
+    def _kept_names(self, n: int) -> Names:
+        registers = self._kept_registers(n)
+        if not self._packs(n):
+            return registers
+        dtype = self.kernel.body[n].dtype
+        both = [(k, f"{k} >> 16") for k in registers]
+        return tuple(self.dialect.convert(half, dtype) for halves in both for half in halves)
+
     def _save(self, inner: Values, n: int) -> None:
-        names = self._kept_names(n)
-        self.out.add(" ".join(f"{k} = {inner.name(n, 0, e)};" for e, k in enumerate(names)))
+        names = [inner.name(n, 0, e) for e in range(self.values.elements(n))]
+        if self._packs(n):
+            wide = [self.dialect.convert(name, "uint32") for name in names]
+            names = [f"{low} | ({high} << 16)" for low, high in zip(wide[::2], wide[1::2], strict=True)]
+        self.out.add(" ".join(f"{k} = {x};" for k, x in zip(self._kept_registers(n), names, strict=True)))
 
     def _know(self, kept: Sequence[int]) -> None:
         for n in kept:

@@ -21,6 +21,7 @@ EXPENSIVE = frozenset(
         *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
     )
 )
+PACKED = frozenset({"float16", "bfloat16"})  # 16 bits in a register of their own
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class Pass:
         return tuple(store.value for store in (*self.stores, *self.partials))
 
 
-def passes(kernel: Kernel, stores: Sequence[Store], elements: int, registers: int) -> list[Pass]:
+def passes(
+    kernel: Kernel, stores: Sequence[Store], elements: int, registers: int, *, packs: bool = False
+) -> list[Pass]:
     """Return the passes of *kernel* for some of its stores.
 
     Parameters
@@ -55,14 +58,18 @@ def passes(kernel: Kernel, stores: Sequence[Store], elements: int, registers: in
         Elements that a work-item has of every FULL value; 0 if it walks in a loop and can keep nothing.
     registers : int
         32-bit registers that it may spend on keeping them.
+    packs : bool
+        Whether values of 16 bits share registers, two and two.
     """
-    return _Scheduler(kernel, stores, elements, registers).result()
+    return _Scheduler(kernel, stores, elements, registers, packs).result()
 
 
-def words_between_passes(kernel: Kernel, stores: Sequence[Store], *, loads_only: bool = False) -> int:
+def words_between_passes(
+    kernel: Kernel, stores: Sequence[Store], *, loads_only: bool = False, packs: bool = False
+) -> float:
     """Return the most 32-bit registers that an element of the reduced axes occupies from one pass to the next.
 
-    With *loads_only* whatever was computed is computed again.
+    With *loads_only* whatever was computed is computed again; *packs* as for `passes`.
 
     >>> from polygrad.driver.ir import Instr, View
     >>> view = View(0, "float32", (None, 1))
@@ -73,12 +80,13 @@ def words_between_passes(kernel: Kernel, stores: Sequence[Store], *, loads_only:
     1
     """
     computed = {n for n, instr in enumerate(kernel.body) if instr.op != "load"} if loads_only else set[int]()
-    return _Scheduler(kernel, stores, 1, 1 << 30).words_between(computed)
+    return _Scheduler(kernel, stores, 1, 1 << 30, packs).words_between(computed)
 
 
 class _Scheduler:
-    def __init__(self, kernel: Kernel, stores: Sequence[Store], elements: int, registers: int) -> None:
+    def __init__(self, kernel: Kernel, stores: Sequence[Store], elements: int, registers: int, packs: bool) -> None:
         self.kernel = kernel
+        self.packs = packs
         self.places = placements(kernel)
         self.elements = elements
         self.needed = self._needed([store.value for store in stores])
@@ -91,7 +99,7 @@ class _Scheduler:
         self.final = max(busy, default=0)  # the last pass with FULL work
         self.stores = [(self._level(store), store) for store in full]
         sums = sum(self._words(store.value) for store in full if kernel.views[store.view].partial)
-        self.registers = registers - sums * elements
+        self.registers: float = registers - sums * elements
 
     def _needed(self, targets: Iterable[int]) -> list[int]:
         found: set[int] = set()
@@ -109,8 +117,9 @@ class _Scheduler:
         loaded = any(i.op == "load" and self.kernel.views[i.attr].buffer == buffer for i in self.kernel.body)
         return self.final if loaded else self.places[store.value].level
 
-    def _words(self, n: int) -> int:
-        return -(-ITEMSIZE[self.kernel.body[n].dtype] // 4)
+    def _words(self, n: int) -> float:
+        dtype = self.kernel.body[n].dtype
+        return 0.5 if self.packs and dtype in PACKED else -(-ITEMSIZE[dtype] // 4)
 
     def _targets(self, level: int) -> list[int]:
         operands = [self.kernel.body[n].args[0] for n in self.reduces if self.places[n].level == level + 1]
@@ -166,7 +175,7 @@ class _Scheduler:
             seen |= set(self._fresh(level, set()))
         return ahead
 
-    def _most_alive(self, kept: dict[int, int], ahead: dict[int, int]) -> int:
+    def _most_alive(self, kept: dict[int, int], ahead: dict[int, int]) -> float:
         """Return the most words of an element that wait between two passes."""
         return max(
             sum(self._words(n) for n, at in kept.items() if at <= level and n not in ahead)
@@ -201,7 +210,7 @@ class _Scheduler:
             todo += self.kernel.body[k].args if self.places[k].full else ()
         return True
 
-    def words_between(self, banned: set[int]) -> int:
+    def words_between(self, banned: set[int]) -> float:
         """Return the most words of kept values that are alive between two passes."""
         kept = self._kept(banned)
         until = self._last_uses(kept)
@@ -245,7 +254,7 @@ class _Scheduler:
             tuple(n for n, at in sorted(kept.items()) if at == level and n not in early and n not in ahead),
         )
 
-    def _words_within(self, level: int, there: set[int], kept: dict[int, int]) -> int:
+    def _words_within(self, level: int, there: set[int], kept: dict[int, int]) -> float:
         """Return the words of an element while a pass runs; what it computes takes the place of loads that it ends."""
         ended = sum(self._words(n) for n in there if n not in kept)
         made = sum(self._words(n) for n, at in kept.items() if at == level and n not in there)

@@ -28,12 +28,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from polygrad.driver.describe import kernel_identifier
 from polygrad.driver.ir import Kernel
 from polygrad.driver.render.addressing import Addressing, Argument, named_ints
 from polygrad.driver.render.dialect import Dialect
 from polygrad.driver.render.expressions import Expressions
 from polygrad.driver.render.gpu_choice import TILE, Choice, GpuLimits, Variant, choose_gpu, possible
 from polygrad.driver.render.gpu_elementwise import elementwise_body
+from polygrad.driver.render.gpu_many import WITHIN, Layout, many_head
 from polygrad.driver.render.gpu_reduction import SCRATCH_BYTES, Reduction
 from polygrad.driver.render.gpu_tiles import tiles_body
 
@@ -124,8 +126,10 @@ def _splits(variant: Variant, rows: int, points: int, groups: int) -> tuple[int,
     return -(-points // span), span
 
 
-def render_gpu(kernel: Kernel, dialect: Dialect, choice: Choice, name: str = "pg") -> Source:
-    """Return the source of *kernel* in the form of *choice*; its functions are called *name*, underscore, number.
+def render_gpu(kernel: Kernel, dialect: Dialect, choice: Choice, name: str = "") -> Source:
+    """Return the source of *kernel* in the form of *choice*.
+
+    Its functions are called *name*, underscore, number; without a name, after what the kernel computes.
 
     Examples
     --------
@@ -138,8 +142,27 @@ def render_gpu(kernel: Kernel, dialect: Dialect, choice: Choice, name: str = "pg
     >>> [stage.block for stage in source.stages], source.geometry((1 << 20, 0, 0)).launches
     ([(128, 1)], (Launch(groups=1024, extra=()),))
     """
+    name = name or kernel_identifier(kernel)
     parts = render_parts(kernel, Expressions(dialect), choice, name)
     return Source(name, join_parts(dialect, [parts]), parts.stages, kernel, choice)
+
+
+def render_many(kernel: Kernel, choice: Choice, layout: Layout, name: str = "") -> Source:
+    """Return the source, in CUDA C++, of *kernel* for many launches at once: see `gpu_many.py`.
+
+    Examples
+    --------
+    >>> from polygrad.driver.ir import Instr, Store, View
+    >>> view = View(0, "float32", (1,))
+    >>> double = Kernel(1, 0, ("float32", "float32"), (view, view._replace(buffer=1)), (),
+    ...                 (Instr("load", "float32", (), 0), Instr("add", "float32", (0, 0))), (Store(1, 1),))
+    >>> choice = choose_gpu(double, (96, 0, 0))
+    >>> "pg_all.first[pg_one]" in render_many(double, choice, Layout.of(double, choice, 8)).text
+    True
+    """
+    name = name or f"{kernel_identifier(kernel)}_many"
+    parts = render_parts(kernel, Expressions(WITHIN), choice, name, layout)
+    return Source(name, join_parts(WITHIN, [parts]), parts.stages, kernel, choice)
 
 
 class Parts(NamedTuple):
@@ -151,13 +174,13 @@ class Parts(NamedTuple):
     vectors: frozenset[tuple[str, int]]
 
 
-def render_parts(kernel: Kernel, write: Expressions, choice: Choice, name: str) -> Parts:
-    """Render like `render_gpu`, with helper functions collected in *write*."""
+def render_parts(kernel: Kernel, write: Expressions, choice: Choice, name: str, layout: Layout | None = None) -> Parts:
+    """Render like `render_gpu`, or `render_many` with a layout, with helper functions collected in *write*."""
     functions: list[str] = []
     stages: list[Stage] = []
     vectors: set[tuple[str, int]] = set()
     for variant in choice.variants:
-        _render_variant(kernel, write, choice, variant, name, (functions, stages, vectors))
+        _render_variant(kernel, write, choice, variant, name, (functions, stages, vectors), layout)
     return Parts(write, "".join(functions), tuple(stages), frozenset(vectors))
 
 
@@ -170,7 +193,7 @@ def join_parts(dialect: Dialect, parts: Sequence[Parts]) -> str:
 
 def _render_variant(
     kernel: Kernel, write: Expressions, choice: Choice, variant: Variant, name: str,
-    into: tuple[list[str], list[Stage], set[tuple[str, int]]],
+    into: tuple[list[str], list[Stage], set[tuple[str, int]]], layout: Layout | None,
 ) -> None:  # fmt: skip
     functions, stages, vectors = into
     block = (variant.lanes, variant.slots) if variant.strategy == "rows" else (variant.slots, variant.lanes)
@@ -200,7 +223,11 @@ def _render_variant(
             parameters += [write.dialect.parameter("uint8", "scratch", const=False)]
             parameters += [f"const {at.index_type} {extra}" for extra in ("splits", "span")]
         title = f"{name}_{len(stages)}"
-        head = write.dialect.signature(title, parameters, block)
         declarations = "".join(f"    {line}\n" for line in shared)
+        if layout is None:
+            head = write.dialect.signature(title, parameters, block)
+        else:
+            head, reads = many_head(title, arguments, parameters, block, layout)
+            declarations += reads
         functions.append(f"{head} {{\n{declarations}{body}\n}}\n")
         stages.append(Stage(title, tuple(arguments), block, variant, has_work))

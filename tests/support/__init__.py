@@ -1,0 +1,1 @@
+"""What several test files share: one module a subject. Not here: tests, and fixtures, which `conftest.py` has."""
