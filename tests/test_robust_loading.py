@@ -158,6 +158,7 @@ def run(folder, arguments, only, wait=120, **variables):
     environ = {
         **{k: v for k, v in os.environ.items() if not k.startswith("POLYGRAD_")},
         "PYTHONPATH": os.pathsep.join([str(folder), str(home)]),
+        "PYTHONUNBUFFERED": "1",  # what a process has printed is seen even if it is given up
         "POLYGRAD_DRIVERS_ONLY": only,
         "POLYGRAD_CACHE_DIR": str(folder / "cache"),
         **variables,

@@ -284,6 +284,7 @@ def test_running_out_of_memory_moves_nothing_in_the_first_turn_and_says_so_in_a_
         assert "some parameters had been moved" in notes[0]
 
 
+@pytest.mark.filterwarnings("ignore::polygrad.errors.FallbackWarning")  # of QR
 def test_results_of_calls_go_when_nobody_needs_them_any_more(device):
     x = pg.asarray(np.random.default_rng(0).standard_normal((64, 64))).realize()
 

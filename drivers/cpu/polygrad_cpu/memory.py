@@ -98,7 +98,7 @@ class Notices:
 
     def __init__(self, nbytes: int) -> None:
         self.handle: Array = np.zeros(nbytes, np.uint8)
-        self.memory = memoryview(self.handle)
+        self.memory = self.handle.data
 
     def mark(self) -> None:
         """Do nothing."""
