@@ -132,3 +132,13 @@ def test_negative_indices_are_none_of_a_label(planned):
     loss = pg.nn.cross_entropy(scores, at)
     added = pg.zeros((500, 1), dtype="float32").at[at].add(pg.exp(loss + scores[:, :1]))
     assert planned(added)[-1] == "s"  # what is a label may be an index
+
+
+def test_an_index_that_is_computed_by_many_paths_is_planned_in_no_time(planned):
+    """A search unrolled into a kernel uses each bound several times: walking every path would take for ever."""
+    index = pg.asarray(np.arange(4)) * 1
+    for _ in range(48):
+        index = (index + index) // 2
+    rows = f32(np.arange(8))[index]
+    assert planned(rows) == "G"
+    assert rows.numpy().tolist() == [0, 1, 2, 3]

@@ -87,9 +87,13 @@ def _looks_at_all(kernel: Kernel, launch: Launch, at: int, index: Node) -> bool:
     load = kernel.body[at]
     if load.guard >= 0 or kernel.views[load.attr].window:
         return False
-    waiting, sources = list(load.args), set()
+    waiting, seen, sources = list(load.args), set(), set()
     while waiting:
-        instr = kernel.body[waiting.pop()]
+        number = waiting.pop()
+        if number in seen:  # values that are used twice again and again have too many paths to walk each
+            continue
+        seen.add(number)
+        instr = kernel.body[number]
         if instr.op == "load" and kernel.views[instr.attr].gathers == 0:
             sources.add(instr.attr)
             if instr.guard >= 0 or kernel.views[instr.attr].window:
