@@ -15,12 +15,14 @@ import threading
 from typing import Any
 
 from polygrad.driver import DeviceLost, DriverUnavailable
+from polygrad_opencl import processors
 
 VENDORS = pathlib.Path("/etc/OpenCL/vendors")
 SIMULATORS = ("oclgrind",)
 
 _lock = threading.Lock()
 _listed: list[Any] | None = None
+_left_out: list[str] = []  # why devices are not listed
 _forked = False
 
 
@@ -113,7 +115,17 @@ def _raw_devices(cl: Any) -> list[tuple[int, int, Any]]:
         except cl.Error:  # a platform without devices answers with an error
             continue
         found += [(p, d, device) for d, device in enumerate(devices) if device.available and device.compiler_available]
-    return found
+    return [entry for entry in found if _compiles(entry[2])]
+
+
+def _compiles(device: Any) -> bool:
+    """Return whether the device's compiler knows its processor, and remember why not."""
+    if not processors.is_unknown(device):
+        return True
+    why = processors.make_known(device, processors.host_features())
+    if why is not None:
+        _left_out.append(why)
+    return why is None
 
 
 def matches(wanted: str, platform: int, position: int, device: Any) -> bool:
@@ -156,6 +168,6 @@ def find_device(ordinal: int) -> Any:
             f"no OpenCL device{chosen} was found (the loader read {searched} and the folder of pyopencl); "
             "install a GPU's driver, or a CPU runtime with pip install 'pyopencl[pocl]'"
         )
-        raise DriverUnavailable(message)
+        raise DriverUnavailable("; ".join(_left_out) or message)
     known = ", ".join(f"opencl:{n} is {d.name.strip()} ({d.platform.name.strip()})" for n, d in enumerate(devices))
     raise DriverUnavailable(f"there is no device opencl:{ordinal}; {known}")

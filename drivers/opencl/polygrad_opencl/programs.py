@@ -14,6 +14,7 @@ from typing import Any
 
 from polygrad.driver import CompileError, count_build
 from polygrad.driver.caches import ProgramCache, key_of
+from polygrad_opencl import processors
 from polygrad_opencl.devices import is_simulator
 
 OPTIONS = "-w"  # no warnings about generated text; no flag that trades accuracy for speed, whatever the device
@@ -70,7 +71,7 @@ class ProgramStore:
         platform = device.platform
         identity = (platform.name, platform.version, device.name, device.version, device.driver_version)
         unique = getattr(device, "hashable_model_and_version_identifier", None)
-        self._identity = (*map(str, identity), str(unique), self.options)
+        self._identity = (*map(str, identity), str(unique), self.options, processors.told(device))
 
     def program(self, source: str) -> Program:
         """Return the program of *source*, from memory, from disk or from the compiler."""
