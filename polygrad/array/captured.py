@@ -17,7 +17,8 @@ from polygrad.array.capturing import Handle
 from polygrad.array.object import Array
 from polygrad.array.views import write
 from polygrad.graph.functions import F
-from polygrad.graph.node import Node, Pair, Spec, parts, spec_of, watches
+from polygrad.graph.node import Node, Pair, parts, spec_of, watches
+from polygrad.graph.spec import Spec
 from polygrad.ops.creation import buffer as buffer_op
 from polygrad.runtime.memory import Buffer, Storage
 from polygrad.runtime.overwriting import Overwrite

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from polygrad.array.captured import Value
 from polygrad.array.object import Array
-from polygrad.graph.node import Node, Spec
+from polygrad.graph.node import Node
+from polygrad.graph.spec import Spec
 from polygrad.runtime.memory import Buffer, Storage
 from polygrad.runtime.recorder import INPUT, Block, Place
 from polygrad.runtime.replay import Replay

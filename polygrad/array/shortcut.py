@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from polygrad.array.object import Array
 from polygrad.array.replaying import MISS, Capture
-from polygrad.graph.node import Aval, Node
+from polygrad.graph.node import Node
+from polygrad.graph.spec import Aval
 from polygrad.runtime.memory import Storage
 
 Fits = Callable[[Sequence[Any]], tuple[list[Storage], Sequence[Array], Sequence[int | float]] | None]

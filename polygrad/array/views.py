@@ -20,7 +20,8 @@ from polygrad import shapes
 from polygrad.array.object import Array
 from polygrad.errors import GradError, ShapeError
 from polygrad.graph.functions import F
-from polygrad.graph.node import RECORDING, Aval, Node, Spec, watches
+from polygrad.graph.node import RECORDING, Node, watches
+from polygrad.graph.spec import Aval, Spec
 from polygrad.ops.table import Op
 from polygrad.runtime.structure import active_mask
 from polygrad.schedule.views import moved

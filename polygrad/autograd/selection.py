@@ -8,7 +8,8 @@ Not here: the sweep (`reverse.py`), the ops' rules.
 from typing import Any
 
 from polygrad.graph.functions import F
-from polygrad.graph.node import Aval, Node
+from polygrad.graph.node import Node
+from polygrad.graph.spec import Aval
 
 SELECTING = frozenset({"where", "relu"})
 # Ops of which each element of the result comes from one of the operand: zeros may wait until after their slopes.

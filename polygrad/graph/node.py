@@ -15,26 +15,12 @@ from typing import Any
 from polygrad import dtypes, shapes
 from polygrad.errors import DeviceError, DTypeError
 from polygrad.graph.growth import CHECKED_EVERY, grown
+from polygrad.graph.spec import Aval, Spec
 from polygrad.ops.table import Op
 from polygrad.symbols import applied, is_symbol, known, settled
 
 _numbers = itertools.count(1)
 _number = _numbers.__next__
-
-
-class Aval:
-    """A shape and a dtype, interned: two nodes with equal shape and dtype share one Aval."""
-
-    __slots__ = ("dtype", "ident", "shape", "size")
-
-    def __init__(self, shape: shapes.Shape, dtype: dtypes.DType, ident: int) -> None:
-        self.shape = shape
-        self.dtype = dtype
-        self.size = shapes.size(shape)
-        self.ident = ident
-
-    def __repr__(self) -> str:
-        return f"{self.dtype.name}{list(self.shape)}"
 
 
 _avals: dict[tuple[shapes.Shape, dtypes.DType], Aval] = {}
@@ -59,26 +45,6 @@ def aval(shape: shapes.Shape, dtype: dtypes.DType) -> Aval:
     return found
 
 
-# Kinds of ops whose results are worth a store if somebody holds them.
-COSTLY = frozenset({"reduce", "matmul", "scatter", "random", "gather", "library", "put"})
-
-
-class Spec:
-    """What applying an op to operands of certain avals gives: interned, so that `sig` stands for all of it in keys."""
-
-    __slots__ = ("attrs", "aval", "casts", "costly", "op", "records", "sig")
-
-    def __init__(self, op: Op, attrs: Any, out: Aval, casts: tuple[Any, ...] | None) -> None:
-        self.op = op
-        self.attrs = attrs
-        self.aval = out
-        self.casts = casts  # for each operand the dtype that it is cast to first, or None
-        self.records = op.differentiable and dtypes.KINDS[out.dtype] == "float"
-        self.costly = op.kind in COSTLY
-        self.sig = signature()
-
-
-signature = itertools.count(1).__next__
 _memo: dict[Any, Spec] = {}
 MEMO_LIMIT = 200_000
 

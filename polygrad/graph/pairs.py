@@ -9,17 +9,7 @@ from typing import Any
 
 from polygrad import dtypes, shapes
 from polygrad.errors import DTypeError
-from polygrad.graph.node import (
-    RECORDING,
-    Node,
-    Pair,
-    apply,
-    cast,
-    common_device,
-    like_parts,
-    parts,
-    place,
-)
+from polygrad.graph.node import RECORDING, Node, Pair, apply, cast, common_device, like_parts, parts, place
 from polygrad.ops.complex_slopes import analytic_
 from polygrad.ops.layout import expand_
 from polygrad.ops.table import Op

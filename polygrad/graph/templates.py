@@ -15,7 +15,8 @@ from operator import attrgetter
 from typing import Any
 
 from polygrad.graph.growth import CHECKED_EVERY, grown
-from polygrad.graph.node import Node, Pair, creation_site, reserve, share, signature
+from polygrad.graph.node import Node, Pair, creation_site, reserve, share
+from polygrad.graph.spec import signature
 
 TRACED = frozenset({"gather", "check", "scatter"})  # kinds of ops whose nodes know where the user asked for them
 NEVER_LATE = frozenset({"put", "transfer"})  # kinds of ops that are looked for before there is a plan

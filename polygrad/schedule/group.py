@@ -89,8 +89,12 @@ class Group:
 
     def copy(self) -> "Group":
         """Return this group again, to be grown further without harm to the first."""
-        other = object.__new__(Group)
-        other.__dict__.update(self.__dict__)
+        other = Group(self.seed)
+        other.index, other.row_seed = self.index, self.row_seed
+        other.target, other.loose = self.target, self.loose
+        other._moved, other._kept = self._moved, self._kept
+        other._extra, other._asked, other._begun, other._settled = self._extra, self._asked, self._begun, self._settled
+        other._touched = self._touched
         other.axes = list(self.axes)
         other.demands = list(self.demands)
         other.partials = list(self.partials)

@@ -298,7 +298,7 @@ class _Numbering:
         fresh = {slot for _, makes, _ in drafts for slot, _ in makes}
         ahead = set(keep)  # slots that are read later on, before they are made again
         finished: list[Fused | Library | Many] = []
-        for record, makes, reads in reversed(drafts):
+        for record, makes, reads in drafts[::-1]:
             ends = []
             made = [slot for slot, _ in makes]
             for slot in (*reads, *made):

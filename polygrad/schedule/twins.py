@@ -188,7 +188,8 @@ class Twin(Group):
 
     def __init__(self, example: Example, nodes: list[Node]) -> None:  # none of what growing needs
         group = example.group
-        self.example: Example = example
+        self.example = example
+        self._like: Example = example
         self.nodes = nodes
         self.seed = nodes[0]
         self.members: set[Node] = set()
@@ -206,7 +207,7 @@ class Twin(Group):
 
     def agrees(self, decide: Callable[[Any, Demand], bool]) -> bool:
         """Whether *decide* says of these nodes what it has said of the example's."""
-        example, nodes = self.example, self.nodes
+        example, nodes = self._like, self.nodes
         members, inputs = self.members, self.inputs
         demand = Demand(self.seed, (), ())
         for v in example.verdicts:
@@ -227,15 +228,15 @@ class Twin(Group):
 
     def covers(self, demand: Demand) -> bool:
         """See `Group.covers`; *demand* is one of the example."""
-        return self.example.covers(demand.same or demand)
+        return self._like.covers(demand.same or demand)
 
     def of(self, node: Node) -> list[Demand]:
         """See `Group.of`."""
-        return [d for k, d in self.example.made if self.nodes[k] is node]
+        return [d for k, d in self._like.made if self.nodes[k] is node]
 
     def has(self, node: Node, index: Map) -> bool:
         """See `Group.has`."""
-        example = self.example
+        example = self._like
         if self._slots is None:
             self._slots = {n: k for k, n in enumerate(self.nodes)}
         slots, met = self._slots, self._met
@@ -253,30 +254,30 @@ class Twin(Group):
 
     def settle(self) -> None:
         """See `Group.settle`."""
-        self.example.group.settle()
-        self.axes, self.reduced = self.example.group.axes, self.example.group.reduced
+        self._like.group.settle()
+        self.axes, self.reduced = self._like.group.axes, self._like.group.reduced
 
     def loaded(self, demand: Demand) -> Demand:
         """See `Group.loaded`."""
         base, flat = demand.extra
-        own = Demand(self.nodes[self.example.of[demand]], demand.index, demand.windows)
-        own.how, own.extra = "load", (self.nodes[self.example.slots[base]], flat)
+        own = Demand(self.nodes[self._like.of[demand]], demand.index, demand.windows)
+        own.how, own.extra = "load", (self.nodes[self._like.slots[base]], flat)
         return own
 
     def made(self) -> Iterator[tuple[Node, Demand]]:
         """See `Group.made`."""
         nodes = self.nodes
-        for k, demand in self.example.made:
+        for k, demand in self._like.made:
             yield nodes[k], demand
 
     def room(self, instructions: int) -> int:
         """See `Group.room`."""
-        return self.example.group.room(instructions)
+        return self._like.group.room(instructions)
 
     @property
     def size(self) -> int:
         """See `Group.size`."""
-        return self.example.known
+        return self._like.known
 
     @property
     def known(self) -> set[int]:

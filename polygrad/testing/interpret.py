@@ -13,7 +13,8 @@ import numpy as np
 from polygrad import dtypes
 from polygrad.array.interchange import to_numpy
 from polygrad.errors import OutOfBounds
-from polygrad.graph.node import Node, Pair, Spec, aval
+from polygrad.graph.node import Node, Pair, aval
+from polygrad.graph.spec import Spec
 from polygrad.ops.creation import buffer
 from polygrad.ops.table import Op
 
