@@ -27,6 +27,7 @@ from polygrad_cpu.workers import Task, Workspace, each, quiet_context
 
 FEW = 96  # windows of one image that are too few for a product of its own: those of several are put side by side
 ENOUGH = 512  # windows side by side
+REGISTERS = 4  # times as large as a register are the windows of a block: each is read but once, and in order
 LEAST = 256  # windows of a product: with fewer, reading the weights takes the time
 PRODUCTS_A_NS, COPIES_A_NS = 20.0, 1.0  # multiplications with additions, and copied elements, that one core does
 LARGE = 1 << 17  # elements of weights
@@ -44,8 +45,8 @@ class Blocks:
         row = g.windows // g.places[0]
         column = g.inputs * g.taps * itemsize  # bytes
         self.joined = g.windows < FEW and g.images > 1
-        room = max(min(LEAST, settings.block_bytes), settings.block_bytes // column)  # windows
-        self.images = max(1, min(-(-g.images // settings.threads), room // g.windows))
+        room = max(min(LEAST, settings.block_bytes), REGISTERS * settings.block_bytes // column)  # windows
+        self.images = _even(g.images, max(1, room // g.windows), settings.threads)
         if self.joined:
             self.images = min(self.images, max(1, ENOUGH // g.windows))
         self.groups = min(g.groups, max(1, room // (g.windows * self.images)))
@@ -53,6 +54,7 @@ class Blocks:
         blocks = -(-g.images // self.images) * -(-g.groups // self.groups)
         if blocks < settings.threads:
             self.rows = min(self.rows, -(-g.places[0] * blocks // settings.threads))
+        self.rows = _even(g.places[0], self.rows, 1)
         work = g.images * g.groups * g.inputs * g.taps * g.windows
         enough = work * (g.outputs / PRODUCTS_A_NS + 1 / COPIES_A_NS) > settings.split_ns
         self.threads = settings.threads if enough and blas.adjustable() else 1
@@ -94,6 +96,12 @@ class Blocks:
         copy = workspace.named("beside", (groups, channels, images, windows), matrices.dtype)
         np.copyto(copy, matrices.transpose(1, 2, 0, 3))
         return copy.reshape(groups, channels, images * windows)
+
+
+def _even(size: int, most: int, parts: int) -> int:
+    """Return at most *most*, so that blocks of so many are alike and each of *parts* threads gets as many of them."""
+    count = -(-size // most)
+    return -(-size // min(size, -(-count // parts) * parts))
 
 
 def _cut(size: int, step: int) -> list[slice]:
