@@ -96,7 +96,11 @@ def max_pool_gradient(outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[st
     g, x, y = (_planes(array(ref), axes) for ref in ins)
     out = _planes(array(outs[0]), axes)
     if all(a.stride == a.kernel and a.dilation == 1 and not a.before and a.places * a.kernel <= a.size for a in axes):
-        _over_planes(x, settings, lambda workspace, part: _tiled(workspace, axes, (g[part], x[part], y[part], out[part])))
+
+        def tiled(workspace: Workspace, part: slice) -> None:
+            _tiled(workspace, axes, (g[part], x[part], y[part], out[part]))
+
+        _over_planes(x, settings, tiled)
         return
     places = list(itertools.product(*[range(a.kernel) for a in axes]))
     apart = all(a.stride >= (a.kernel - 1) * a.dilation + 1 for a in axes)  # no element is in two windows
@@ -148,7 +152,7 @@ def _tiled(workspace: Workspace, axes: Sequence[Axis], arrays: Sequence[Array]) 
 
 
 def _tiles(x: Array, axes: Sequence[Axis]) -> Array:
-    """Return what is inside of windows side by side, each axis but the last split: a view [planes, p, k, ..., p * k]."""
+    """Return what is inside of windows side by side as a view [planes, p, k, ..., p * k]: the last axis is not split."""
     *rest, last = axes
     inside = x[(slice(None), *[slice(a.places * a.kernel) for a in axes])]
     return inside.reshape(len(x), *itertools.chain(*[(a.places, a.kernel) for a in rest]), last.places * last.kernel)
