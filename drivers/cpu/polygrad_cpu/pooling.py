@@ -152,7 +152,7 @@ def _tiled(workspace: Workspace, axes: Sequence[Axis], arrays: Sequence[Array]) 
 
 
 def _tiles(x: Array, axes: Sequence[Axis]) -> Array:
-    """Return what is inside of windows side by side as a view [planes, p, k, ..., p * k]: the last axis is not split."""
+    """Return what is inside of windows side by side as a view [planes, p, k, ..., p * k], the last axis whole."""
     *rest, last = axes
     inside = x[(slice(None), *[slice(a.places * a.kernel) for a in axes])]
     return inside.reshape(len(x), *itertools.chain(*[(a.places, a.kernel) for a in rest]), last.places * last.kernel)
