@@ -24,6 +24,7 @@ from polygrad.schedule.twins import BEGIN, Twins, Verdict, recorded
 from polygrad.schedule.views import MOVEMENT, VIEWS, View, contiguous, takes, view_of
 from polygrad.schedule.writes import Writes
 
+PRODUCTS = {"matmul", "library"}
 PACKED = {"scatter", "library"}  # library ops whose operands are in C order
 COMPUTED = PER_ELEMENT - MOVEMENT
 LONG_COLUMNS = 1 << 20  # elements under a column sum that make it worth a launch to read them in another kernel
@@ -280,7 +281,8 @@ class Fusion:
         if node in self._riding:
             return False
         if node in self.wanted:
-            return self._compute_wanted(group, demand)
+            waits = self._replaces_product(group, node) and self._reach.leads(group.inputs, node)
+            return not waits and self._compute_wanted(group, demand)
         if node in self._prices.slight:
             return True
         members, late = group.members, self._late
@@ -310,11 +312,13 @@ class Fusion:
         An activation, say: a kernel that reads the activation itself lets go of what it was made of.
         """
         source = self._prices.source(node)
-        if source is None or source is node or source.spec.op.kind != "matmul" or source.storage is not None:
+        if source is None or source is node or source.spec.op.kind not in PRODUCTS or source.storage is not None:
             return False
-        if source in group.members or source in group.inputs or source in self.wanted:
+        if source in group.members or source in group.inputs:
             return False
-        return any(c.spec.op.kind == "matmul" for c in self.consumers[node])
+        if source.spec.op.kind == "matmul" and source in self.wanted:
+            return False
+        return any(c.spec.op.kind in PRODUCTS for c in self.consumers[node])
 
     def _glances(self, group: Group, node: Node) -> bool:
         """Whether *group* reads so few elements of a node, which goes on to one kernel at most, that it makes them."""
