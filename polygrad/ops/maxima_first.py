@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from polygrad.ops.internal import looked
-from polygrad.ops.table import composite
 
 STEPS = 4  # this many are looked through
 
@@ -21,7 +20,8 @@ STEPS = 4  # this many are looked through
 def maxima_first(xp: Any, x: Any, rank: int, pool: Callable[[Any], Any]) -> Any:
     """Return pool(x), which takes maxima along the last *rank* axes, each of at least one element."""
     looked()
-    node, steps = x, []
+    node = x
+    steps: list[Any] = []
     while len(steps) < STEPS and xp.open_(node):
         found = _step(node, rank)
         if found is None:
@@ -45,16 +45,3 @@ def _step(node: Any, rank: int) -> tuple[Any, Any] | None:
             if operand.aval is node.aval and all(n == 1 for n in addend.shape[-rank:]):
                 return operand, addend
     return None
-
-
-@composite(reference=None, dtypes="float", differentiable=False)
-def open_(xp: Any, x: Any) -> bool:
-    """Return whether a gradient may go around a pending node: nobody asks for its own, and none stops there."""
-    from polygrad.graph.node import RECORDING  # noqa: PLC0415  the graph is made from this table
-
-    if x.storage is not None or x.leaf is not None or RECORDING.observer is not None or x.number <= RECORDING.since:
-        return False
-    mask = 0
-    for p in x.parents:
-        mask |= p.mask
-    return bool(x.mask == mask)

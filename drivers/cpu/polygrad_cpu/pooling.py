@@ -174,8 +174,9 @@ def _winners(wins: Array, shape: Sizes, axes: Sequence[Axis]) -> Array:
     dtype = np.uint8 if math.prod(a.kernel for a in axes) < 1 << 8 else np.int64
     counts = wins.sum(tuple(range(2, wins.ndim - 1, 2)), dtype=dtype)
     step = axes[-1].kernel
-    total = functools.reduce(np.add, [counts[..., k::step] for k in range(step)])
-    return np.maximum(total, 1).reshape(shape)
+    total: Array = functools.reduce(np.add, [counts[..., k::step] for k in range(step)])
+    np.maximum(total, 1, out=total)
+    return total.reshape(shape)
 
 
 def _reach(axes: Sequence[Axis], place: Sizes) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
