@@ -89,6 +89,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
 
         def pull(cotangents: list[Array | None]) -> Sequence[Any]:
             bit = open_recording()
+            since, RECORDING.since = RECORDING.since, newest()  # gradients stop at what was found elsewhere
             try:
                 with replayed(start), enable_grad():
                     values: list[Array] = list(arguments)
@@ -98,6 +99,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
                     ends = [*[values[k]._node for k in floats], *elsewhere]
                     found = _swept_to(ends, made, cotangents, bit)
             finally:
+                RECORDING.since = since
                 close_recording(bit)
             return [None if g is None else sealed(Array(g), bit) for g in found]
 

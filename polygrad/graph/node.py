@@ -66,6 +66,7 @@ class Recording(threading.local):
     slopes: dict[Any, Any] | None = None  # of complex functions, shared while a sweep is under way
     observer: Callable[["Node"], None] | None = None  # detect_anomaly and tapes see every node that is made
     batches: tuple[Any, ...] = ()  # the calls of vmap whose functions are being read: nodes may have no values
+    since = 0  # the gradients of nodes with numbers up to this one are asked for: rules do not look through them
     capture: Any = None  # what writes down a call that pg.compile captures, a `runtime.recorder.Recorder`
 
 

@@ -187,6 +187,19 @@ def recorded_(xp: Any, x: Any) -> bool:
 
 
 @composite(reference=None, dtypes=ALL, differentiable=False)
+def open_(xp: Any, x: Any) -> bool:
+    """Return whether a gradient may go around a pending node: nobody asks for its own, and none stops there."""
+    from polygrad.graph.node import RECORDING  # noqa: PLC0415  as above
+
+    if x.storage is not None or x.leaf is not None or RECORDING.observer is not None or x.number <= RECORDING.since:
+        return False
+    mask = 0
+    for p in x.parents:
+        mask |= p.mask
+    return bool(x.mask == mask)
+
+
+@composite(reference=None, dtypes=ALL, differentiable=False)
 def has_op_(xp: Any, name: str, *nodes: Any) -> bool:
     """Return whether the device of *nodes* has the library op *name*: a composite may then call that."""
     from polygrad.graph.asking import has_op  # noqa: PLC0415  as above

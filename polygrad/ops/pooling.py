@@ -12,6 +12,7 @@ from polygrad.errors import ShapeError
 from polygrad.ops.convolution import sizes_of
 from polygrad.ops.convolution_fallback import Sizes, bordered
 from polygrad.ops.manipulation import part
+from polygrad.ops.maxima_first import maxima_first
 from polygrad.ops.pooling_steps import pooled, windows_over
 from polygrad.ops.statistics import floating
 from polygrad.ops.table import composite
@@ -67,7 +68,11 @@ class _Windows:
 def _max_pool(xp: Any, rank: int, x: Any, *geometry: Any) -> Any:
     windows = _Windows(f"max_pool{rank}d", x, rank, *geometry)
     own = dtypes.KINDS[x.dtype] == "float" and 0 not in x.shape and xp.has_op_("max_pool", x)
-    return xp.max_pool_(x, *windows.facts) if own else pooled(xp, x, *windows.facts)
+    if not own:
+        return pooled(xp, x, *windows.facts)
+    if max(windows.dilation) > 1 and any(windows.border):  # a window may have no element but padding
+        return xp.max_pool_(x, *windows.facts)
+    return maxima_first(xp, x, rank, lambda node: xp.max_pool_(node, *windows.facts))
 
 
 def _avg_pool(xp: Any, rank: int, x: Any, count_include_pad: Any, *geometry: Any) -> Any:

@@ -24,6 +24,7 @@ from polygrad.schedule.twins import BEGIN, Twins, Verdict, recorded
 from polygrad.schedule.views import MOVEMENT, VIEWS, View, contiguous, takes, view_of
 from polygrad.schedule.writes import Writes
 
+RESULTS = {"matmul", "library"}
 PACKED = {"scatter", "library"}  # library ops whose operands are in C order
 COMPUTED = PER_ELEMENT - MOVEMENT
 LONG_COLUMNS = 1 << 20  # elements under a column sum that make it worth a launch to read them in another kernel
@@ -280,7 +281,8 @@ class Fusion:
         if node in self._riding:
             return False
         if node in self.wanted:
-            return self._compute_wanted(group, demand)
+            waits = self._replaces_result(group, node) and self._reach.leads(group.inputs, node)
+            return not waits and self._compute_wanted(group, demand)
         if node in self._prices.slight:
             return True
         members, late = group.members, self._late
@@ -293,7 +295,7 @@ class Fusion:
             return True
         if node.spec.op.kind == "reduce":
             return not self._reach.leads(group.inputs, node)
-        if self._replaces_product(group, node):
+        if self._replaces_result(group, node):
             return group.covers(demand) and not self._reach.leads(group.inputs, node)
         return self._prices.again[node] <= CHEAP_OPS or self._compute_wanted(group, demand)
 
@@ -304,17 +306,17 @@ class Fusion:
             return False
         return all(p.spec.op.kind == "scalar" or group.has(p, demand.index) for p in node.parents)
 
-    def _replaces_product(self, group: Group, node: Node) -> bool:
-        """Whether a node comes to memory for a product, and could be made again from another product alone.
+    def _replaces_result(self, group: Group, node: Node) -> bool:
+        """Whether a node comes to memory for a library op, and could be made again from another one's result alone.
 
-        An activation, say: a kernel that reads the activation itself lets go of what it was made of.
+        An activation, say: a kernel that reads the activation itself lets go of what it was made of, or computes less.
         """
         source = self._prices.source(node)
-        if source is None or source is node or source.spec.op.kind != "matmul" or source.storage is not None:
+        if source is None or source is node or source.spec.op.kind not in RESULTS or source.storage is not None:
             return False
-        if source in group.members or source in group.inputs or source in self.wanted:
+        if source in group.members or source in group.inputs:
             return False
-        return any(c.spec.op.kind == "matmul" for c in self.consumers[node])
+        return any(c.spec.op.kind in RESULTS for c in self.consumers[node])
 
     def _glances(self, group: Group, node: Node) -> bool:
         """Whether *group* reads so few elements of a node, which goes on to one kernel at most, that it makes them."""

@@ -4,9 +4,11 @@ Here: the three ops; which images, groups and rows one product takes; the thread
 Not here: where windows lie (`windows.py`), channels that have a kernel each (`depthwise.py`).
 
 A block of windows is copied to scratch as a matrix, one row for each channel and place of the kernel, one column for
-each window; a product with the weights gives the result where it belongs. Backwards, a product gives such a matrix,
-whose rows are added where their windows lie; with stride 1, the gradient may be a convolution with the kernels reversed
-instead. Kernels of one element with stride 1 need no copies.
+each window; a product with the weights gives the result where it belongs. Where there are many such rows for each
+channel of the result, what one row of the kernel sees is copied instead, and the products of all rows of the kernel
+with it, each beginning further down, are added up. Backwards, a product gives a matrix of windows, whose rows are added
+where their windows lie; with stride 1, the gradient may be a convolution with the kernels reversed instead. Kernels of
+one element with stride 1 need no copies.
 """
 
 import contextlib
@@ -27,6 +29,9 @@ from polygrad_cpu.workers import Task, Workspace, each, quiet_context
 
 FEW = 96  # windows of one image that are too few for a product of its own: those of several are put side by side
 ENOUGH = 512  # windows side by side
+REGISTERS = 4  # times as large as a register are the windows of a block: each is read but once, and in order
+BANDS = 4  # rows of a matrix of windows for each channel of the result: with fewer, additions take longer than copies
+DEEP = 64  # rows of one product: with fewer, BLAS takes longer for several
 LEAST = 256  # windows of a product: with fewer, reading the weights takes the time
 PRODUCTS_A_NS, COPIES_A_NS = 20.0, 1.0  # multiplications with additions, and copied elements, that one core does
 LARGE = 1 << 17  # elements of weights
@@ -38,14 +43,15 @@ Unit = tuple[slice, slice, slice]  # images, groups, rows of windows
 class Blocks:
     """How a convolution of one geometry is cut into products."""
 
-    def __init__(self, geometry: Geometry, itemsize: int, settings: Settings) -> None:
+    def __init__(self, geometry: Geometry, itemsize: int, settings: Settings, *, bands: bool) -> None:
         g = self.geometry = geometry
         self.settings = settings
         row = g.windows // g.places[0]
-        column = g.inputs * g.taps * itemsize  # bytes
         self.joined = g.windows < FEW and g.images > 1
-        room = max(min(LEAST, settings.block_bytes), settings.block_bytes // column)  # windows
-        self.images = max(1, min(-(-g.images // settings.threads), room // g.windows))
+        self.bands = bands and not self.joined and _bands_pay(g)
+        column = g.inputs * g.taps * itemsize // (g.kernel[0] if self.bands else 1)  # bytes
+        room = max(min(LEAST, settings.block_bytes), REGISTERS * settings.block_bytes // column)  # windows
+        self.images = _even(g.images, max(1, room // g.windows), settings.threads)
         if self.joined:
             self.images = min(self.images, max(1, ENOUGH // g.windows))
         self.groups = min(g.groups, max(1, room // (g.windows * self.images)))
@@ -53,6 +59,7 @@ class Blocks:
         blocks = -(-g.images // self.images) * -(-g.groups // self.groups)
         if blocks < settings.threads:
             self.rows = min(self.rows, -(-g.places[0] * blocks // settings.threads))
+        self.rows = _even(g.places[0], self.rows, 1)
         work = g.images * g.groups * g.inputs * g.taps * g.windows
         enough = work * (g.outputs / PRODUCTS_A_NS + 1 / COPIES_A_NS) > settings.split_ns
         self.threads = settings.threads if enough and blas.adjustable() else 1
@@ -96,13 +103,25 @@ class Blocks:
         return copy.reshape(groups, channels, images * windows)
 
 
+def _even(size: int, most: int, parts: int) -> int:
+    """Return at most *most*, so that blocks of so many are alike and each of *parts* threads gets as many of them."""
+    count = -(-size // most)
+    return -(-size // min(size, -(-count // parts) * parts))
+
+
 def _cut(size: int, step: int) -> list[slice]:
     return [slice(k, min(k + step, size)) for k in range(0, size, step)]
 
 
 @functools.lru_cache(maxsize=256)
-def _blocks(geometry: Geometry, itemsize: int, settings: Settings) -> Blocks:
-    return Blocks(geometry, itemsize, settings)
+def _blocks(geometry: Geometry, itemsize: int, settings: Settings, *, bands: bool) -> Blocks:
+    return Blocks(geometry, itemsize, settings, bands=bands)
+
+
+def _bands_pay(g: Geometry) -> bool:
+    """Whether several products that are added up take less time than to copy windows for each row of the kernel."""
+    inside = g.inputs * g.taps
+    return g.stride[0] == 1 < g.kernel[0] and inside >= BANDS * g.outputs and inside >= DEEP * g.kernel[0]
 
 
 def _each(tasks: Sequence[Task], threads: int, step: Callable[[Workspace, Task], None]) -> None:
@@ -141,12 +160,15 @@ def _run(refs: Mapping[str, Ref], order: str, attrs: Mapping[str, Any], settings
     if geometry.depthwise:
         _DEPTHWISE[order](geometry, settings, *given)
     else:
-        _PRODUCTS[order](_blocks(geometry, given[0].itemsize, settings), *given)
+        _PRODUCTS[order](_blocks(geometry, given[0].itemsize, settings, bands=order == "xwy"), *given)
     if arrays[order[-1]] is not result:
         quiet_context()(np.copyto, result, arrays[order[-1]], casting="unsafe")
 
 
 def _forward(blocks: Blocks, x: Array, w: Array, y: Array) -> None:
+    if blocks.bands:
+        _forward_by_bands(blocks, x, w, y)
+        return
     g = blocks.geometry
     matrices = w.reshape(g.groups, g.outputs, g.inputs * g.taps)
 
@@ -163,11 +185,31 @@ def _forward(blocks: Blocks, x: Array, w: Array, y: Array) -> None:
     _each(blocks.units(), blocks.threads, step)
 
 
+def _forward_by_bands(blocks: Blocks, x: Array, w: Array, y: Array) -> None:
+    g = blocks.geometry
+    down = g.dilation[0] * g.windows // g.places[0]  # from where a row of the kernel sees its first window to the next
+    matrices = np.ascontiguousarray(np.moveaxis(w, 3, 0)).reshape(g.kernel[0], g.groups, g.outputs, -1)
+
+    def step(workspace: Workspace, unit: Unit) -> None:
+        target = blocks.across(y, unit)
+        seen = g.bands(workspace, x, unit)
+        copy = workspace.named("columns", seen.shape, x.dtype)
+        np.copyto(copy, seen)
+        bands = copy.reshape(*target.shape[:2], matrices.shape[3], -1)
+        product = workspace.named("product", target.shape, y.dtype)
+        for k, weights in enumerate(matrices[:, unit[1]]):
+            np.matmul(weights, bands[..., k * down : k * down + target.shape[3]], product if k else target)
+            if k:
+                np.add(target, product, target)
+
+    _each(blocks.units(), blocks.threads, step)
+
+
 def _by_input(blocks: Blocks, y: Array, w: Array, x: Array) -> None:
     g = blocks.geometry
     turned = g.turned()
     if turned is not None and _pays(g, turned):
-        _forward(_blocks(turned, x.itemsize, blocks.settings), y, _turned(w), x)
+        _forward(_blocks(turned, x.itemsize, blocks.settings, bands=True), y, _turned(w), x)
         return
     units = blocks.units(rows=False)
     # Channels of the images are apart from each other: they are shared out if there are not enough images and groups.

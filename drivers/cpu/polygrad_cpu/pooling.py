@@ -76,17 +76,17 @@ _NARROWEST = 4  # bytes of a dtype that NumPy compares fast
 def _along(x: Array, into: Array, axis: Axis, number: int) -> None:
     """Take maxima along one axis."""
     lead = (slice(None),) * number
-    fresh = True
-    if axis.before or any(axis.reach(k)[0] != slice(0, axis.places) for k in range(axis.kernel)):
+    reach = [axis.reach(k) for k in range(axis.kernel)]
+    begun = all(windows == slice(0, axis.places) for windows, _ in reach)
+    if not begun:
         into.fill(-np.inf)
-        fresh = False
-    for k in range(axis.kernel):
-        windows, elements = axis.reach(k)
+    elif axis.kernel == 1:
+        np.copyto(into, x[(*lead, reach[0][1])])
+    else:
+        np.maximum(x[(*lead, reach[0][1])], x[(*lead, reach[1][1])], out=into)
+    for windows, elements in reach[2:] if begun else reach:
         here = into[(*lead, windows)]
-        if fresh:
-            fresh = False
-            np.copyto(here, x[(*lead, elements)])
-        elif here.size:
+        if here.size:
             np.maximum(here, x[(*lead, elements)], out=here)
 
 
@@ -95,6 +95,13 @@ def max_pool_gradient(outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[st
     axes = _axes(outs[0].shape, ins[0].shape, attrs)
     g, x, y = (_planes(array(ref), axes) for ref in ins)
     out = _planes(array(outs[0]), axes)
+    if all(a.stride == a.kernel and a.dilation == 1 and not a.before and a.places * a.kernel <= a.size for a in axes):
+
+        def tiled(workspace: Workspace, part: slice) -> None:
+            _tiled(workspace, axes, (g[part], x[part], y[part], out[part]))
+
+        _over_planes(x, settings, tiled)
+        return
     places = list(itertools.product(*[range(a.kernel) for a in axes]))
     apart = all(a.stride >= (a.kernel - 1) * a.dilation + 1 for a in axes)  # no element is in two windows
     outside = _outside(axes)
@@ -125,6 +132,51 @@ def max_pool_gradient(outs: Sequence[Ref], ins: Sequence[Ref], attrs: Mapping[st
             out[part] = total
 
     _over_planes(x, settings, step)
+
+
+def _tiled(workspace: Workspace, axes: Sequence[Axis], arrays: Sequence[Array]) -> None:
+    """Give the gradient of windows that lie side by side to their maxima, in long runs of memory."""
+    g, x, y, out = arrays
+    dtype = np.dtype(np.float32) if x.itemsize < _NARROWEST else x.dtype
+    found = _tiles(x, axes).astype(dtype, copy=False)
+    top = _lengthened(workspace, "top", y.astype(dtype, copy=False), axes)
+    wins = workspace.named("wins", found.shape, np.bool_)
+    np.equal(found, top, wins)
+    share = g.astype(dtype, copy=False)
+    if np.count_nonzero(wins) != y.size - np.count_nonzero(np.isnan(y)):  # some window has several maxima
+        share = np.divide(share, _winners(wins, y.shape, axes), dtype=dtype)
+    given = _lengthened(workspace, "share", share, axes)
+    if any(a.places * a.kernel < a.size for a in axes):
+        out.fill(0)
+    np.multiply(given, wins, out=_tiles(out, axes), casting="unsafe")
+
+
+def _tiles(x: Array, axes: Sequence[Axis]) -> Array:
+    """Return what is inside of windows side by side as a view [planes, p, k, ..., p * k], the last axis whole."""
+    *rest, last = axes
+    inside = x[(slice(None), *[slice(a.places * a.kernel) for a in axes])]
+    return inside.reshape(len(x), *itertools.chain(*[(a.places, a.kernel) for a in rest]), last.places * last.kernel)
+
+
+def _lengthened(workspace: Workspace, name: str, y: Array, axes: Sequence[Axis]) -> Array:
+    """Return one element for each window as often as the window is long, to go with `_tiles`."""
+    *rest, last = axes
+    shape = (len(y), *itertools.chain(*[(a.places, 1) for a in rest]), last.places * last.kernel)
+    long = workspace.named(name, shape, y.dtype)
+    each_window = y.reshape(*shape[:-1], last.places)
+    for k in range(last.kernel):
+        long[..., k :: last.kernel] = each_window
+    return long
+
+
+def _winners(wins: Array, shape: Sizes, axes: Sequence[Axis]) -> Array:
+    """Return how many maxima each window has, at least 1."""
+    dtype = np.uint8 if math.prod(a.kernel for a in axes) < 1 << 8 else np.int64
+    counts = wins.sum(tuple(range(2, wins.ndim - 1, 2)), dtype=dtype)
+    step = axes[-1].kernel
+    total: Array = functools.reduce(np.add, [counts[..., k::step] for k in range(step)])
+    np.maximum(total, 1, out=total)
+    return total.reshape(shape)
 
 
 def _reach(axes: Sequence[Axis], place: Sizes) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

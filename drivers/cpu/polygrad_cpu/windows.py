@@ -117,6 +117,18 @@ class Geometry(NamedTuple):
                    *[s * d for s, d in zip(steps, self.stride, strict=True)])  # fmt: skip
         return np.lib.stride_tricks.as_strided(source, (*source.shape[:3], *self.kernel, *counts), strides)
 
+    def bands(self, workspace: Workspace, x: Array, unit: tuple[slice, slice, slice]) -> Array:
+        """Return what one row of the kernel sees, [images, groups, inputs, *kernel[1:], rows, *places[1:]], as a view.
+
+        It has all rows that any row of the kernel sees: with stride 1, what the next one sees begins further down.
+        """
+        source = self.framed(workspace, x, unit)
+        steps = source.strides[3:]
+        strides = (*source.strides[:3], *[s * d for s, d in zip(steps[1:], self.dilation[1:], strict=True)], steps[0],
+                   *[s * d for s, d in zip(steps[1:], self.stride[1:], strict=True)])  # fmt: skip
+        shape = (*source.shape[:3], *self.kernel[1:], source.shape[3], *self.places[1:])
+        return np.lib.stride_tricks.as_strided(source, shape, strides)
+
     def accumulator(self, workspace: Workspace, x: Array) -> Array:
         """Return zeros that windows of *x*, a part of the images, are added to: x itself where windows stay inside."""
         extents = [max(b + n, self.span(k, m)) for k, (b, n, m) in

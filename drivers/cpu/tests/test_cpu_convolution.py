@@ -4,6 +4,7 @@ Here: the modules behind the ops against definitions, whether BLAS gets its thre
 tests run on every device present.
 """
 
+import math
 import threading
 
 import numpy as np
@@ -58,7 +59,12 @@ def test_results_are_right_however_they_are_cut(name, dtype, settings):
 
 
 # Small operands take ways that large ones do not: sums turned at their end, gradients as convolutions.
-LIMITS = {"as shipped": {}, "as large weights": {"LARGE": 0}, "windows added up": {"ADDED": 0}}
+LIMITS = {
+    "as shipped": {},
+    "as large weights": {"LARGE": 0},
+    "windows added up": {"ADDED": 0},
+    "a product for each row of the kernel": {"BANDS": 0, "DEEP": 0, "FEW": 0},
+}
 
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS.keys())
@@ -66,6 +72,7 @@ LIMITS = {"as shipped": {}, "as large weights": {"LARGE": 0}, "windows added up"
 def test_random_geometries(seed, limits, monkeypatch):
     for name, value in limits.items():
         monkeypatch.setattr(convolution, name, value)
+    convolution._blocks.cache_clear()
     rng = np.random.default_rng(seed)
     rank = 1 + seed % 3
     groups, inputs, outputs, images = (int(n) for n in rng.integers(1, 5, 4))
@@ -85,6 +92,50 @@ def test_random_geometries(seed, limits, monkeypatch):
             attrs = windows.attrs() | {"groups": groups}
             got = run(wanted, [given[k] for k in order], attrs, want.shape, settings)
             np.testing.assert_allclose(got, want, atol=1e-10)
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 128])
+@pytest.mark.parametrize("most", [1, 5, 64, 1000])
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_blocks_are_alike_and_as_many_for_each_thread(size, most, parts):
+    step = convolution._even(size, most, parts)
+    assert 1 <= step <= min(size, most)
+    cuts = [cut.stop - cut.start for cut in convolution._cut(size, step)]
+    assert len(cuts) <= math.ceil(math.ceil(size / most) / parts) * parts  # the fewest that threads can share evenly
+
+
+@pytest.mark.parametrize("dtype", window_checks.ALL_FLOATS)
+@pytest.mark.parametrize("seed", range(12))
+def test_gradients_of_windows_side_by_side(seed, dtype):
+    rng = np.random.default_rng(seed)
+    rank = 1 + seed % 3
+    kernel = tuple(int(n) for n in rng.integers(1, 4, rank))
+    sizes = tuple(k * int(rng.integers(1, 5)) + int(rng.integers(0, k)) for k in kernel)  # some have a rest
+    x = window_checks._drawn(rng, dtype, 3, 2, *sizes)
+    if seed % 2:  # many are equal, some windows have no greatest element
+        x = np.round(x * 2)
+        x[rng.random(x.shape) < 0.1] = np.nan
+        x[rng.random(x.shape) < 0.2] = -np.inf
+    attrs = {"kernel": kernel, "stride": kernel, "before": (0,) * rank, "after": (0,) * rank, "dilation": (1,) * rank}
+    places = tuple(n // k for n, k in zip(sizes, kernel, strict=True))
+    for settings in WAYS.values():
+        y = run("maxima", [x], attrs, (3, 2, *places), settings)
+        g = window_checks._drawn(rng, dtype, *y.shape)
+        want = np.zeros(x.shape)
+        for at in np.ndindex(y.shape):
+            inside = (*at[:2], *[slice(i * k, i * k + k) for i, k in zip(at[2:], kernel, strict=True)])
+            np.testing.assert_array_equal(np.float64(y[at]), x[inside].astype(np.float64).max())
+            wins = x[inside] == y[at]
+            want[inside] = wins * (np.float64(g[at]) / max(1, wins.sum()))
+        got = run("shares", [g, x, y], attrs, x.shape, settings).astype(np.float64)
+        np.testing.assert_allclose(got, want, rtol={"float16": 2e-3, "bfloat16": 1e-2}.get(dtype, 1e-6), atol=1e-6)
+
+
+def test_a_window_of_many_equal_elements_shares_among_all():
+    x = np.ones((1, 1, 20, 20), np.float32)  # more than a byte counts
+    attrs = {"kernel": (20, 20), "stride": (20, 20), "before": (0, 0), "after": (0, 0), "dilation": (1, 1)}
+    one = np.ones((1, 1, 1, 1), np.float32)
+    np.testing.assert_allclose(run("shares", [one, x, one], attrs, x.shape, WAYS["as shipped"]), 1 / 400)
 
 
 def test_a_sum_over_many_images_is_the_same_in_every_run(rng):
