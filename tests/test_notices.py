@@ -13,11 +13,8 @@ import polygrad as pg
 from polygrad.driver import LaunchError
 from polygrad.driver.loader import REGISTRY
 from polygrad.runtime.devices import SITES, state
+from support.compiling import f32
 from support.lagging import Lagging
-
-
-def f32(values):
-    return pg.asarray(np.asarray(values, np.float32))
 
 
 @pytest.fixture(params=["lagging:0", "lagging:1"])
