@@ -137,6 +137,17 @@ def scribe(cheap_collection):
         REGISTRY.unregister(REGISTRY.load("scribe").plugin)
 
 
+@pytest.fixture(scope="module")
+def queue():
+    """A queue of PyOpenCL on the first device of the first platform, for text that no driver runs."""
+    cl = pytest.importorskip("pyopencl", reason="not run: needs pyopencl")
+    try:
+        context = cl.Context([cl.get_platforms()[0].get_devices()[0]])
+    except (cl.Error, IndexError):
+        pytest.skip("not run: needs an OpenCL device")
+    return cl.CommandQueue(context)
+
+
 @pytest.fixture
 def rng(request):
     """A NumPy generator whose seed is the test's own."""
