@@ -70,6 +70,23 @@ def test_values_from_before_a_step_stay_with_whoever_holds_them(scribe):
     assert scribe.launched
 
 
+@pytest.mark.parametrize("count", range(4, 14))
+def test_a_value_that_was_held_for_some_calls_and_then_is_not_goes_on(scribe, count):
+    w, m = f32([[1.0, 2.0]]), f32(np.eye(2))
+
+    def f(x):
+        w[...] = w + x
+        return (w @ m @ m @ m @ m @ m @ m @ m).sum()
+
+    compiled, x, held = pg.compile(f), f32([[1.0, 0.0]]), []
+    for k in range(count + 6):
+        if k < count:  # the new value lies elsewhere at each call, until it is brought to memory that stays
+            held.append(w.detach())
+        assert compiled(x).item() == k + 4.0
+        assert w.tolist() == [[k + 2.0, 2.0]]
+    assert [h.tolist() for h in held] == [[[k + 1.0, 2.0]] for k in range(count)]
+
+
 def test_an_optimiser_writes_over_old_values_within_one_bundle(scribe):
     w, other = (pg.nn.Parameter(f32(np.ones((3, 3)))) for _ in range(2))
     optimiser, plain = pg.optim.AdamW([w], lr=0.1), pg.optim.AdamW([other], lr=0.1)

@@ -4,7 +4,6 @@ Here: `polygrad.driver.render.collapse` on random kernels, through the oracle, a
 Not here: what is rendered of them (`test_render_gpu.py`).
 """
 
-
 import pytest
 
 from polygrad.driver import oracle
