@@ -271,29 +271,28 @@ def test_a_late_node_has_operands_when_somebody_asks(device):
     assert found[1].tolist() == gradients(model, x, y)[1].tolist()
 
 
-def test_a_graph_with_late_nodes_launches_what_it_launches_without(device):
+def around_steps(device, look):
+    """Return what *look* gives before and after each of some steps of an optimiser."""
     model, x, y = network(device)
     optimiser = pg.optim.AdamW(model, lr=1e-2)
-    launched = []
+    seen = []
     for _ in range(STEPS + 3):
         pg.nn.cross_entropy(model(x), y).backward()
-        before = state(device).fused, state(device).ops
+        before = look()
         optimiser.step()
-        launched.append((state(device).fused - before[0], state(device).ops - before[1]))
+        seen.append((before, look()))
         optimiser.zero_grad()
-    assert len(set(launched[1:])) == 1
+    return seen
+
+
+def test_a_graph_with_late_nodes_launches_what_it_launches_without(device):
+    seen = around_steps(device, lambda: (state(device).fused, state(device).ops))
+    assert len({(after[0] - before[0], after[1] - before[1]) for before, after in seen[1:]}) == 1
 
 
 def test_plans_are_not_made_anew_for_late_nodes(device):
-    model, x, y = network(device)
-    optimiser = pg.optim.AdamW(model, lr=1e-2)
-    plans = []
-    for _ in range(STEPS + 3):
-        pg.nn.cross_entropy(model(x), y).backward()
-        optimiser.step()
-        optimiser.zero_grad()
-        plans.append(len(state(device).plans))
-    assert len(set(plans[1:])) == 1
+    seen = around_steps(device, lambda: len(state(device).plans))
+    assert len({after for _, after in seen[1:]}) == 1
 
 
 # ---- updates ---------------------------------------------------------------------------------------------------------
