@@ -18,6 +18,9 @@ import numpy as np
 import pytest
 
 import polygrad as pg
+from polygrad.driver.loader import REGISTRY
+from support.scribe import Scribe
+from support.toys import Toy, registry_of
 
 VARIABLE = "POLYGRAD_TEST_DEVICES"
 NOT_RUN = "not run: needs "
@@ -113,6 +116,36 @@ def other_device(device):
 def float_dtype(device):
     """The widest float dtype of the device, for tests that do not care."""
     return pg.float64 if "float64" in pg.__array_namespace_info__().dtypes(device=device) else pg.float32
+
+
+@pytest.fixture
+def registry():
+    """A registry that knows one driver, `toy`, whose device is memory of the host."""
+    return registry_of(Toy)
+
+
+@pytest.fixture
+def scribe(cheap_collection):
+    """The open driver of a device that writes launches down, which is the default one within the test."""
+    REGISTRY.register(Scribe)
+    try:
+        with pg.device("scribe:0"):
+            pg.zeros(1).realize()
+            yield Scribe.opened
+    finally:
+        gc.collect()
+        REGISTRY.unregister(REGISTRY.load("scribe").plugin)
+
+
+@pytest.fixture(scope="module")
+def queue():
+    """A queue of PyOpenCL on the first device of the first platform, for text that no driver runs."""
+    cl = pytest.importorskip("pyopencl", reason="not run: needs pyopencl")
+    try:
+        context = cl.Context([cl.get_platforms()[0].get_devices()[0]])
+    except (cl.Error, IndexError):
+        pytest.skip("not run: needs an OpenCL device")
+    return cl.CommandQueue(context)
 
 
 @pytest.fixture

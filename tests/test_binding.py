@@ -17,7 +17,6 @@ from support.toys import (
     COPY,
     ROOT,
     Seen,
-    Toy,
     driver_of,
     faulty,
     kernel_of,
@@ -27,12 +26,6 @@ from support.toys import (
     registry_of,
     sentence,
 )
-
-
-@pytest.fixture
-def registry():
-    return registry_of(Toy)
-
 
 # ---- calls -----------------------------------------------------------------------------------------------------------
 

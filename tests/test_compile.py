@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import polygrad as pg
-from support.compiling import f32, net, warmed
+from support.compiling import f32, net, training_step, warmed
 
 # ---- programs --------------------------------------------------------------------------------------------------------
 
@@ -164,15 +164,7 @@ def same_step(name, device):
         average = pg.optim.EMA(model, decay=0.9, warmup=True)
         pg.random.seed(5)
 
-        def step(x, y):
-            loss = pg.nn.cross_entropy(model(x), y)
-            loss.backward()
-            optimiser.step(max_norm=1.0)
-            optimiser.zero_grad()
-            schedule.step()
-            average.update()
-            return loss
-
+        step = training_step(model, optimiser, schedule.step, average.update)
         call = pg.compile(step) if compiled else step
         losses = [call(*batches[k % 3]).item() for k in range(7)]
         with average.averaged():

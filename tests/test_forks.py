@@ -15,16 +15,9 @@ from polygrad.driver.binding import open_device
 from support.toys import (
     COPY,
     Seen,
-    Toy,
     faulty,
     launched,
-    registry_of,
 )
-
-
-@pytest.fixture
-def registry():
-    return registry_of(Toy)
 
 
 def in_child(call):

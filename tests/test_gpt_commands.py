@@ -457,6 +457,18 @@ def test_generation_holds_no_more_memory_and_plans_no_more_with_every_token():
     assert plans[3] == plans[2]
 
 
+def test_blocks_of_a_generating_model_share_their_plans():
+    with pg.device("cpu:0"):
+        plans, made = state("cpu:0").plans, []
+        for layers in (2, 5):
+            model = pg.nn.GPT(vocab_size=300, context=48, dim=24, layers=layers, heads=2)
+            before = set(plans)
+            model.generate(pg.asarray([[1, 2, 3]]), 6)
+            made.append(len(set(plans) - before))
+    assert made[0] > 0
+    assert made[1] == 0, "what a block is computed with depends on how many there are"
+
+
 def test_help_names_every_command_and_setting(capsys):
     assert command("--help") == 0
     said = capsys.readouterr().out

@@ -1,6 +1,6 @@
 """Kernels as text: JSON that survives a trip and is refused when damaged, and the lines that people read.
 
-Here: `polygrad.driver`'s serial and show. Not here: source code of kernels (`test_render.py`).
+Here: `polygrad.driver`'s serial and show. Not here: source code of kernels (`test_render_*.py`).
 """
 
 import contextlib

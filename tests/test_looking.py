@@ -10,12 +10,9 @@ import polygrad.runtime.realize
 from polygrad.driver.ir import Instr, Kernel, Store, View
 from polygrad.driver.launch import decode
 from polygrad.schedule import Fused, Library, looking
+from support.compiling import f32
 
 Program = sys.modules["polygrad.runtime.realize"].Program
-
-
-def f32(values):
-    return pg.asarray(np.asarray(values, np.float32))
 
 
 @pytest.fixture

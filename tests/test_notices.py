@@ -13,11 +13,8 @@ import polygrad as pg
 from polygrad.driver import LaunchError
 from polygrad.driver.loader import REGISTRY
 from polygrad.runtime.devices import SITES, state
+from support.compiling import f32
 from support.lagging import Lagging
-
-
-def f32(values):
-    return pg.asarray(np.asarray(values, np.float32))
 
 
 @pytest.fixture(params=["lagging:0", "lagging:1"])
@@ -59,13 +56,19 @@ def batch(rng):
     return pg.realize(pg.asarray(rng.integers(0, 7, 64)), pg.asarray(rng.integers(0, 5, 64)))
 
 
+def started(compiled, count):
+    """Return such a step after so many calls, compiled or not, what it changes, and what it was called with."""
+    step, parameters = stepper()
+    call = pg.compile(step) if compiled else step
+    words, labels = batch(np.random.default_rng(2))
+    for _ in range(count):
+        call(words, labels)
+    return call, parameters, words, labels
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_step_does_not_wait_for_what_looks_at_no_index(lagging, compiled):
-    step, _ = stepper()
-    call = pg.compile(step) if compiled else step
-    words, labels = batch(np.random.default_rng(0))
-    for _ in range(14):  # until launches are written down
-        call(words, labels)
+    call, _, words, labels = started(compiled, 14)  # until launches are written down
     pg.synchronize()
     reads, marks, launched = lagging.reads, lagging.board.marks, lagging.launched
     for k in range(1, 4):
@@ -122,11 +125,7 @@ def test_the_numbers_are_those_of_the_host(lagging, compiled):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_bad_index_is_found_and_leaves_everything_as_it_was(lagging, compiled):
-    step, parameters = stepper()
-    call = pg.compile(step) if compiled else step
-    words, labels = batch(np.random.default_rng(2))
-    for _ in range(8):
-        call(words, labels)
+    call, parameters, words, labels = started(compiled, 8)
     before = [p.numpy() for p in parameters]
     for bad in ((words + 7, labels), (words, labels - 9)):
         with pytest.raises(pg.OutOfBounds, match="index|label"):
@@ -161,11 +160,7 @@ def test_scatters_report_as_gathers_do(lagging):
 
 
 def test_a_replay_finds_what_a_plain_launch_before_it_met(lagging):
-    step, _ = stepper()
-    call = pg.compile(step)
-    words, labels = batch(np.random.default_rng(4))
-    for _ in range(8):
-        call(words, labels)
+    call, _, words, labels = started(True, 8)
     f32(np.arange(3.0))[pg.asarray([3])].realize()
     with pytest.raises(pg.OutOfBounds, match="index 3 is out of range for an axis of size 3"):
         call(words, labels)
@@ -204,11 +199,7 @@ def test_two_threads_train_side_by_side(lagging):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_fails_while_somebody_waits_leaves_everything_as_it_was(lagging, compiled, monkeypatch):
-    step, parameters = stepper()
-    call = pg.compile(step) if compiled else step
-    words, labels = batch(np.random.default_rng(5))
-    for _ in range(14):
-        call(words, labels)
+    call, parameters, words, labels = started(compiled, 14)
     before = [p.numpy() for p in parameters]
 
     def fails():

@@ -24,12 +24,6 @@ from support.toys import (
     sentence,
 )
 
-
-@pytest.fixture
-def registry():
-    return registry_of(Toy)
-
-
 # ---- names -----------------------------------------------------------------------------------------------------------
 
 

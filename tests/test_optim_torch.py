@@ -1,6 +1,7 @@
 """Optimisers and schedules, step by step against PyTorch's.
 
-Here: equality to rounding over many steps. Not here: formulas written out (`test_optim.py`), which need no PyTorch.
+Here: equality to rounding over many steps. Not here: formulas written out (`test_optim_rules.py`), which
+need no PyTorch.
 """
 
 import numpy as np

@@ -1,18 +1,18 @@
 """How accurate sums of the CPU style in C99 are: many accumulators, and double for float32.
 
-Here: long sums through a C compiler, against float64. Not here: what else kernels compute (`test_render.py`).
+Here: long sums through a C compiler, against float64. Not here: what else kernels compute
+(`test_render_expressions.py`, `test_render_gpu.py`).
 """
 
 import ctypes
 import itertools
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
 
 from polygrad.driver.ir import Instr, Kernel, Store, View
 from polygrad.driver.render import C99, collapse, cpu_style
+from support.compilers import compile_c, needs
 
 EPSILON = 2.0**-23
 EACH = itertools.count()
@@ -33,12 +33,8 @@ def launched(folder, kernel, arrays, ints, items):
     kernel, ints = collapse(kernel, ints)
     plan = cpu_style.plan(kernel, ints, items, C99)
     source, sizes = cpu_style.render(kernel, plan, C99), cpu_style.sizes(kernel, plan, ints, items)
-    path = folder / f"sums{next(EACH)}"
-    path.with_suffix(".c").write_text(source.text)
-    library = path.with_suffix(".so")
-    command = ["gcc", *C99.options, "-O2", "-shared", "-fPIC", "-o", str(library), str(path.with_suffix(".c")), "-lm"]
-    subprocess.run(command, check=True)
-    loaded, scratch = ctypes.CDLL(str(library)), np.empty(sizes.scratch, np.uint8)
+    loaded = compile_c(folder / f"sums{next(EACH)}.c", source.text, "-O2")
+    scratch = np.empty(sizes.scratch, np.uint8)
     given = [*(ctypes.c_void_p(a.ctypes.data) for a in arrays), *map(ctypes.c_int64, ints)]
     given += [ctypes.c_int64(sizes.parts), ctypes.c_void_p(scratch.ctypes.data)] if sizes.scratch else []
     for (name, _), count in zip(source.stages, sizes.items, strict=True):
@@ -46,7 +42,7 @@ def launched(folder, kernel, arrays, ints, items):
             loaded[name](*given, ctypes.c_int64(item), ctypes.c_int64(count))
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="not run: needs gcc")
+@needs("gcc")
 @pytest.mark.parametrize("items", [1, 4])
 @pytest.mark.parametrize(("rows", "long", "strides"), [(1, 1_000_003, (1_000_003, 1)), (3, 300_007, (300_007, 1)),
                                                  (40, 20_001, (1, 40))])  # fmt: skip
@@ -65,7 +61,7 @@ def test_sums_of_float32_are_right_to_one_rounding_of_each_part(tmp_path, items,
     assert np.abs(out - products).max() <= 2 * EPSILON * products.max()
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="not run: needs gcc")
+@needs("gcc")
 @pytest.mark.parametrize("how", ["sum", "prod", "max", "min"])
 @pytest.mark.parametrize("long", [1, 15, 16, 17, 100])
 def test_every_element_is_in_one_accumulator(tmp_path, how, long):

@@ -17,7 +17,8 @@ import polygrad as pg
 from polygrad.array import repeating
 from polygrad.array.functions import FUNCTIONS
 from polygrad.autograd import again
-from polygrad.graph.node import RECORDING, Node
+from polygrad.autograd.reverse import watched
+from polygrad.graph.node import RECORDING, Node, number_of, scalar
 from polygrad.graph.templates import Late, operands_of
 from polygrad.ops import TABLE
 from polygrad.runtime.devices import state
@@ -196,6 +197,40 @@ def test_numbers_and_shapes_are_part_of_the_form(device):
         assert w.grad.tolist() == [factor] * 3
 
 
+def test_a_rule_may_decide_by_the_numbers_among_its_operands(host, monkeypatch):
+    def by_number(xp, g, out, x, y):
+        return g * (number_of(y) if y.spec.op.kind == "scalar" else y)  # the number is the template's own
+
+    monkeypatch.setattr(again, "_known", {})
+    monkeypatch.setattr(TABLE["multiply"], "vjp", (by_number, None))
+    numbers = [2.0, 3.0, 0.0, -0.0]
+    for factor in [*numbers, *numbers, *numbers, *[pg.asarray(np.array(v)) for v in numbers], *numbers]:
+        w = pg.asarray([0.5, -2.0, 3.0], dtype=pg.float64).requires_grad_()
+        h = w
+        for _ in range(again.SHORTEST):
+            h = h + 1.0
+        (h * factor).sum().backward()
+        assert w.grad.numpy().tobytes() == np.full(3, float(factor)).tobytes()
+    assert len([p for p in again._known.values() if type(p) is again._Pass]) == len(numbers) + 1
+
+
+@pytest.mark.parametrize("dtype", [pg.float32, pg.float64])
+def test_passes_over_other_numbers_have_other_forms(device, dtype):
+    def form(factor):
+        x = pg.asarray([0.5, -2.0], dtype=dtype, device=device).requires_grad_()
+        return again._form(watched([(x * factor)._node], -1), pg.ones(2, dtype=dtype, device=device)._node)[0]
+
+    factors = [2, 3, 0.0, -0.0, True, 0.5, pg.asarray(2.0, dtype=dtype, device=device), pg.full(2, 2.0, dtype=dtype)]
+    assert len({form(factor) for factor in factors}) == len(factors)
+    assert form(2) == form(2.0) == form(pg.asarray(2.0).item())
+
+
+def test_equal_numbers_of_other_dtypes_and_zeros_of_other_signs_are_told_apart():
+    dtypes = {pg.bool: (False, True), pg.int64: (0, 1), pg.float32: (0.0, -0.0, 1.0), pg.float64: (0.0, -0.0, 1.0)}
+    seen = [again._seen(scalar(value, dtype)) for dtype, values in dtypes.items() for value in values]
+    assert len(set(seen)) == len(seen) == 10
+
+
 def test_a_pass_is_freed_and_may_be_kept(device):
     model, x, y = network(device)
     for _ in range(STEPS):
@@ -236,29 +271,28 @@ def test_a_late_node_has_operands_when_somebody_asks(device):
     assert found[1].tolist() == gradients(model, x, y)[1].tolist()
 
 
-def test_a_graph_with_late_nodes_launches_what_it_launches_without(device):
+def around_steps(device, look):
+    """Return what *look* gives before and after each of some steps of an optimiser."""
     model, x, y = network(device)
     optimiser = pg.optim.AdamW(model, lr=1e-2)
-    launched = []
+    seen = []
     for _ in range(STEPS + 3):
         pg.nn.cross_entropy(model(x), y).backward()
-        before = state(device).fused, state(device).ops
+        before = look()
         optimiser.step()
-        launched.append((state(device).fused - before[0], state(device).ops - before[1]))
+        seen.append((before, look()))
         optimiser.zero_grad()
-    assert len(set(launched[1:])) == 1
+    return seen
+
+
+def test_a_graph_with_late_nodes_launches_what_it_launches_without(device):
+    seen = around_steps(device, lambda: (state(device).fused, state(device).ops))
+    assert len({(after[0] - before[0], after[1] - before[1]) for before, after in seen[1:]}) == 1
 
 
 def test_plans_are_not_made_anew_for_late_nodes(device):
-    model, x, y = network(device)
-    optimiser = pg.optim.AdamW(model, lr=1e-2)
-    plans = []
-    for _ in range(STEPS + 3):
-        pg.nn.cross_entropy(model(x), y).backward()
-        optimiser.step()
-        optimiser.zero_grad()
-        plans.append(len(state(device).plans))
-    assert len(set(plans[1:])) == 1
+    seen = around_steps(device, lambda: len(state(device).plans))
+    assert len({after for _, after in seen[1:]}) == 1
 
 
 # ---- updates ---------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 Here: `fit` in one go, with accumulation, precision, evaluation, reducers, compiled steps. Not here: runs that are ended
 and gone on with (`test_training_resumed.py`), logs (`test_training_logs.py`), bars (`test_training_progress.py`);
-optimisers (`test_optim.py`), loaders (`test_data.py`).
+optimisers (`test_optim*.py`), loaders (`test_data.py`).
 """
 
 import io

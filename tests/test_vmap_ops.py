@@ -19,6 +19,7 @@ from polygrad.ops.table import TABLE
 from polygrad.testing.draw import Draw
 from polygrad.testing.interpret import evaluate, leaf
 from polygrad.testing.primitives import CALLS, operands_of
+from support.graphs import ancestors
 
 N = 3
 
@@ -113,16 +114,6 @@ def mapped(function, calls, moving):
         args, keywords = each(calls[0], lambda a: next(given))
         made = nodes_of(function(*args, **keywords))
     return stacks, [batch.examples(n) for n in made]
-
-
-def ancestors(nodes):
-    seen, stack = set(), list(nodes)
-    while stack:
-        n = stack.pop()
-        if n not in seen:
-            seen.add(n)
-            stack += n.parents
-    return seen
 
 
 def test_every_primitive_is_read_by_a_test():

@@ -14,10 +14,10 @@ import threading
 import numpy as np
 import pytest
 
-import polygrad_cpu
 from polygrad.driver import DriverUnavailable, Instr, Kernel, OutOfMemory, Ref, Store, View, oracle
 from polygrad.driver.counters import builds
 from polygrad_conformance.random_kernels import compare, random_case
+from polygrad_cpu.driver import CpuDriver
 from polygrad_cpu.error_function import erf32, erf64
 from polygrad_cpu.philox import words
 from polygrad_cpu.program import prepare
@@ -35,13 +35,6 @@ WAYS = {
     "blocks of 1 KiB on three threads": Settings(3, 1024, 1, 1),
     "one block in shared scratch": Settings(1, 1 << 19, 10**12, 1),
 }
-
-
-@pytest.fixture
-def device():
-    info = polygrad_cpu.plugin.polygrad_open("cpu", 0, {"threads": "2"})
-    yield info
-    polygrad_cpu.plugin.polygrad_close(info)
 
 
 @pytest.mark.parametrize("settings", WAYS.values(), ids=WAYS.keys())
@@ -330,8 +323,8 @@ def ref(array):
     return Ref(flat, offset, array.shape, tuple(s // size for s in array.strides), array.dtype.name)
 
 
-def launch_op(device, op, outs, ins, **attrs):
-    polygrad_cpu.plugin.polygrad_launch_op(device, op, [ref(o) for o in outs], [ref(i) for i in ins], attrs)
+def launch_op(driver, op, outs, ins, **attrs):
+    getattr(driver, f"op_{op}")([ref(o) for o in outs], [ref(i) for i in ins], attrs)
 
 
 def philox(key, counter):
@@ -363,17 +356,17 @@ def test_philox_gives_the_published_answers():
 
 @pytest.mark.parametrize("counter", [0, 12345, 2**32 - 2, 2**64 - 2])
 @pytest.mark.parametrize("n", [1, 4, 11, 200_003])
-def test_random_bits_are_those_of_the_scalar_definition(device, counter, n):
+def test_random_bits_are_those_of_the_scalar_definition(driver, counter, n):
     key = 0x1234567890ABCDEF
     out = np.zeros(n, np.uint32)
-    launch_op(device, "random_bits", [out], [], key=key, counter=counter)
+    launch_op(driver, "random_bits", [out], [], key=key, counter=counter)
     for e in {0, 1, n // 2, n - 1} & set(range(n)):
         at = (counter + e // 4) % 2**64
         assert int(out[e]) == philox((key % 2**32, key >> 32), (at % 2**32, at >> 32, 0, 0))[e % 4]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int8", "int32", "uint64"])
-def test_matmul_of_any_strides_agrees_with_the_definition(device, dtype):
+def test_matmul_of_any_strides_agrees_with_the_definition(driver, dtype):
     rng = np.random.default_rng(5)
     target = oracle.compute_dtype(dtype)
 
@@ -387,44 +380,44 @@ def test_matmul_of_any_strides_agrees_with_the_definition(device, dtype):
         (a[:, ::-1, :], b[:, :, ::-1]), (draw(17, 40), draw(40, 23)), (draw(1, 40), draw(40, 1)),
     ):  # fmt: skip
         out = np.zeros((*x.shape[:-1], y.shape[-1]), target)
-        launch_op(device, "matmul", [out], [x, y])
+        launch_op(driver, "matmul", [out], [x, y])
         want = np.matmul(x.astype(np.float64), y.astype(np.float64))
         if dtype == "int8":
             want = want.astype(np.int64).astype(np.int8)
         np.testing.assert_array_equal(out.astype(np.float64), want.astype(target).astype(np.float64))
 
 
-def test_big_integer_products_wrap_as_integers_do(device):
+def test_big_integer_products_wrap_as_integers_do(driver):
     a = np.full((64, 64), 2**31 - 1, np.int32)
     out = np.zeros_like(a)
-    launch_op(device, "matmul", [out], [a, a])
+    launch_op(driver, "matmul", [out], [a, a])
     np.testing.assert_array_equal(out, a @ a)
     small = np.full((64, 64), 3, np.int32)
-    launch_op(device, "matmul", [out], [small, small])
+    launch_op(driver, "matmul", [out], [small, small])
     np.testing.assert_array_equal(out, small @ small)
 
 
 @pytest.mark.parametrize("width", [1, 5, 300])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
-def test_scatter_add_accumulates_duplicates_and_drops_bad_rows(device, width, dtype):
+def test_scatter_add_accumulates_duplicates_and_drops_bad_rows(driver, width, dtype):
     rng = np.random.default_rng(6)
     index = rng.integers(-7, 7, 500)
     values = rng.integers(-3, 4, (500, width)).astype(dtype)
     out, status = np.full((7, width), 9, dtype), np.zeros(4, np.int32)
     want = np.zeros((7, width))
     np.add.at(want, index, values)
-    launch_op(device, "scatter_add", [out], [index, values], status=status, tag=5)
+    launch_op(driver, "scatter_add", [out], [index, values], status=status, tag=5)
     np.testing.assert_array_equal(out, want)
     assert status[0] == 0
     index[3] = 7
-    launch_op(device, "scatter_add", [out], [index, values], status=status, tag=5)
+    launch_op(driver, "scatter_add", [out], [index, values], status=status, tag=5)
     assert status.tolist() == [5, 0, 7, 0]
 
 
 @pytest.mark.parametrize("width", [1, 5, 300])
 @pytest.mark.parametrize("mode", ["max", "min", "multiply"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint8"])
-def test_scatter_reduce_combines_duplicates_and_drops_bad_rows(device, width, mode, dtype):
+def test_scatter_reduce_combines_duplicates_and_drops_bad_rows(driver, width, mode, dtype):
     function = {"max": np.maximum, "min": np.minimum, "multiply": np.multiply}[mode]
     start = 1 if mode == "multiply" else {"max": -np.inf, "min": np.inf}[mode]
     if "float" not in dtype and mode != "multiply":
@@ -435,72 +428,69 @@ def test_scatter_reduce_combines_duplicates_and_drops_bad_rows(device, width, mo
     want = np.full((8, width), start).astype(dtype)
     function.at(want, index[1:], values[1:])
     index[0] = 8
-    launch_op(device, "scatter_reduce", [out], [index, values], mode=mode, status=status, tag=5)
+    launch_op(driver, "scatter_reduce", [out], [index, values], mode=mode, status=status, tag=5)
     np.testing.assert_array_equal(out, want)
     assert status.tolist() == [5, 0, 8, 0]
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (300, 400), (3, 200, 150)])
-def test_copies_take_any_strides(device, shape):
+def test_copies_take_any_strides(driver, shape):
     x = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
     for y in (x, x.T, x[::-1] if shape else x, np.broadcast_to(x, (2, *shape))):
         out = np.zeros(y.shape, np.float32)
-        launch_op(device, "copy", [out], [y])
+        launch_op(driver, "copy", [out], [y])
         np.testing.assert_array_equal(out, y)
 
 
-def test_bytes_go_in_and_out(device):
-    handle = polygrad_cpu.plugin.polygrad_allocate(device, 24)
+def test_bytes_go_in_and_out(driver):
+    handle = driver.allocate(24)
     at = Ref(handle, 1, (2,), (1,), "float64")
-    polygrad_cpu.plugin.polygrad_launch_op(
-        device, "write", [at], [], {"data": memoryview(np.array([1.5, 2.5])).cast("B")}
-    )
+    driver.op_write([at], [], {"data": memoryview(np.array([1.5, 2.5])).cast("B")})
     into = bytearray(16)
-    polygrad_cpu.plugin.polygrad_launch_op(device, "read", [], [at], {"into": memoryview(into)})
+    driver.op_read([], [at], {"into": memoryview(into)})
     assert np.frombuffer(into).tolist() == [1.5, 2.5]
-    polygrad_cpu.plugin.polygrad_free(device, handle)
+    driver.free(handle)
 
 
 # ---- memory, threads, processes ------------------------------------------------------------------------------
 
 
-def test_blocks_are_aligned_and_counted(device):
-    driver = polygrad_cpu.plugin.devices[0]
-    handles = [polygrad_cpu.plugin.polygrad_allocate(device, n) for n in (1, 63, 64, 5_000_000)]
+def test_blocks_are_aligned_and_counted(driver):
+    handles = [driver.allocate(n) for n in (1, 63, 64, 5_000_000)]
     assert [len(h) for h in handles] == [1, 63, 64, 5_000_000]
-    assert all(h.ctypes.data % device.limits.alignment == 0 for h in handles)
+    assert all(h.ctypes.data % driver.info_of.limits.alignment == 0 for h in handles)
     assert driver.memory.used == sum(map(len, handles))
     for h in handles:
-        polygrad_cpu.plugin.polygrad_free(device, h)
+        driver.free(h)
     assert driver.memory.used == 0
 
 
-def test_what_cannot_fit_is_refused_in_a_sentence(device):
-    total = device.limits.total
+def test_what_cannot_fit_is_refused_in_a_sentence(driver):
+    total = driver.info_of.limits.total
     for nbytes in (total + 1, 1 << 60):
         with pytest.raises(
             OutOfMemory, match=f"cpu:0 cannot allocate {nbytes} bytes: {total} of {total} are not allocated"
         ):
-            polygrad_cpu.plugin.polygrad_allocate(device, nbytes)
-    info = polygrad_cpu.plugin.polygrad_memory_info(device)
+            driver.allocate(nbytes)
+    info = driver.memory_info()
     assert 0 < info.free <= info.total == total
 
 
-def test_foreign_memory_is_shared_read_only_too(device):
+def test_foreign_memory_is_shared_read_only_too(driver):
     mine = np.arange(6, dtype=np.float32)
-    handle = polygrad_cpu.plugin.polygrad_adopt(device, memoryview(mine))
+    handle = driver.adopt(memoryview(mine))
     mine[0] = 9
     assert handle[:4].view(np.float32)[0] == 9
     mine.flags.writeable = False
-    frozen = polygrad_cpu.plugin.polygrad_adopt(device, memoryview(mine))
+    frozen = driver.adopt(memoryview(mine))
     out = np.zeros(6, np.float32)
     body = [Instr("load", "float32", (), 0), Instr("negative", "float32", (0,))]
     kernel = kernel_of(1, 0, [View(0, "float32", (1,)), View(1, "float32", (1,))], body, [Store(1, 1)])
     prepare(kernel, Settings())([frozen, out.view(np.uint8)], (6, 0, 0), ())
     np.testing.assert_array_equal(out, -mine)
-    assert polygrad_cpu.plugin.polygrad_view(device, frozen, 8).readonly
-    polygrad_cpu.plugin.polygrad_free(device, frozen)
-    assert polygrad_cpu.plugin.devices[0].memory.used == 0
+    assert driver.view(frozen, 8).readonly
+    driver.free(frozen)
+    assert driver.memory.used == 0
 
 
 def check_softmax_in_threads():
@@ -575,6 +565,6 @@ def test_importing_the_plugin_loads_nothing_but_the_driver_class():
 
 def test_there_is_one_device_and_settings_are_checked():
     with pytest.raises(DriverUnavailable, match="there is no device cpu:1"):
-        polygrad_cpu.plugin.polygrad_open("cpu", 1, {})
+        CpuDriver().open(1, {})
     with pytest.raises(ValueError, match="POLYGRAD_CPU_THREADS is 'many'; it must be a whole number"):
         read_settings({"threads": "many"})

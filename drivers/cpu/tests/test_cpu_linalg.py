@@ -6,16 +6,6 @@ Here: bad matrices in a stack, triangular systems by blocks, operands at odd off
 import numpy as np
 import pytest
 
-from polygrad_cpu.driver import CpuDriver
-
-
-@pytest.fixture(scope="module")
-def driver():
-    opened = CpuDriver()
-    opened.open(0, {})
-    yield opened
-    opened.close()
-
 
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("n", [1, 64, 65, 200])

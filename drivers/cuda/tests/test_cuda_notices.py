@@ -39,6 +39,16 @@ def stepper():
     return step, w
 
 
+def warmed(compiled):
+    """Return such a step after some calls, compiled or not, the indices that it was called with, and what it writes."""
+    step, w = stepper()
+    call = pg.compile(step) if compiled else step
+    rows = pg.arange(SIDE).realize()
+    for _ in range(6):
+        call(rows)
+    return call, rows, w
+
+
 def busy(driver):
     """Whether the device has something left to do."""
     return int(driver.runtime.streamQuery(driver.stream)) == NOT_READY
@@ -46,11 +56,7 @@ def busy(driver):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_step_looks_while_the_device_works(cuda, compiled):
-    step, _ = stepper()
-    call = pg.compile(step) if compiled else step
-    rows = pg.arange(SIDE).realize()
-    for _ in range(6):
-        call(rows)
+    call, rows, _ = warmed(compiled)
     pg.synchronize()
     for _ in range(3):
         call(rows)
@@ -61,11 +67,7 @@ def test_a_step_looks_while_the_device_works(cuda, compiled):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_bad_index_leaves_everything_as_it_was(cuda, compiled):
-    step, w = stepper()
-    call = pg.compile(step) if compiled else step
-    rows = pg.arange(SIDE).realize()
-    for _ in range(6):
-        call(rows)
+    call, rows, w = warmed(compiled)
     before = w.numpy()
     with pytest.raises(pg.OutOfBounds, match=f"index {SIDE} is out of range for an axis of size {SIDE}"):
         call((rows + 1).realize())

@@ -35,20 +35,6 @@ cl = pytest.importorskip("pyopencl", reason="not run: needs pyopencl")
 from polygrad_opencl import devices, faults, matmul, matmul_form, plugin, programs  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def driver():
-    try:
-        plugin.polygrad_open("opencl", 0, {})
-    except DriverUnavailable:
-        pytest.skip("not run: needs an OpenCL device")
-    return plugin.devices[0]
-
-
-@pytest.fixture
-def info(driver):
-    return plugin.polygrad_open("opencl", 0, {})
-
-
 def flat(handle, nbytes):
     return Ref(handle, 0, (nbytes,), (1,), "uint8")
 
@@ -191,14 +177,23 @@ def test_only_a_simulator_gets_code_without_optimisation():
     assert options("a vendor", exact, cl.device_type.CPU) == "-w"
 
 
-SECOND_PROCESS = """
-import sys
+ANOTHER_PROCESS = """
+import os, sys
 sys.path[:0] = {path!r}
 from test_opencl_driver import *
 plugin.polygrad_open("opencl", 0, {{}})
 driver = plugin.devices[0]
 x = np.ones(100, np.float32)
 handles = [upload(driver, x), upload(driver, x)]
+"""
+
+
+def another(doing):
+    """Return a program that opens the device and does something with it."""
+    return ANOTHER_PROCESS.format(path=[os.path.dirname(__file__), *sys.path]) + doing
+
+
+COMPILING = """
 driver.prepare_fused(scaled())(handles, (100, 0, 0), (3.0,))
 assert (download(driver, handles[1], x) == 3).all()
 print(builds())
@@ -206,7 +201,7 @@ print(builds())
 
 
 def test_a_second_process_compiles_nothing_and_a_damaged_binary_is_compiled_again(driver, tmp_path):
-    code = SECOND_PROCESS.format(path=[os.path.dirname(__file__), *sys.path])
+    code = another(COMPILING)
     env = {**os.environ, "POLYGRAD_CACHE_DIR": str(tmp_path)}
 
     def compiled():
@@ -222,18 +217,11 @@ def test_a_second_process_compiles_nothing_and_a_damaged_binary_is_compiled_agai
 
 
 FORKED = """
-import os, sys
-sys.path[:0] = {path!r}
-from test_opencl_driver import *
-plugin.polygrad_open("opencl", 0, {{}})
-driver = plugin.devices[0]
-x = np.ones(100, np.float32)
-handles = [upload(driver, x), upload(driver, x)]
 prepared = driver.prepare_fused(scaled())
 prepared(handles, (100, 0, 0), (3.0,))
 driver.synchronize()
 calls = [lambda: driver.allocate(8), lambda: driver.synchronize(), lambda: download(driver, handles[0], x),
-         lambda: prepared(handles, (100, 0, 0), (3.0,)), lambda: plugin.polygrad_open("opencl", 0, {{}})]
+         lambda: prepared(handles, (100, 0, 0), (3.0,)), lambda: plugin.polygrad_open("opencl", 0, {})]
 child = os.fork()
 if child == 0:
     caught = 0
@@ -249,7 +237,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="not run: needs os.fork")
 def test_a_forked_child_is_told_to_spawn(driver):
-    code = FORKED.format(path=[os.path.dirname(__file__), *sys.path])
+    code = another(FORKED)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "0\n", done.stderr
 
@@ -264,7 +252,8 @@ def spawned(queue):
 # ---- launches ---------------------------------------------------------------------------------------------
 
 
-def check_case(driver, info, seed):
+def check_case(driver, seed):
+    info = driver.info_of
     case = random_case(seed, dtypes=info.dtypes, scalar_ops=info.scalar_ops, reductions=info.reductions)
     handles = [upload(driver, array) for array in case.buffers]
     driver.prepare_fused(case.kernel)(handles, case.ints, case.scalars)
@@ -274,15 +263,15 @@ def check_case(driver, info, seed):
 
 
 @pytest.mark.parametrize("seed", range(60 if THOROUGH else 6))
-def test_random_kernels_agree_with_the_oracle(driver, info, seed):
-    check_case(driver, info, seed)
+def test_random_kernels_agree_with_the_oracle(driver, seed):
+    check_case(driver, seed)
 
 
 @pytest.mark.parametrize("seed", range(50 if THOROUGH else 3))
-def test_random_kernels_agree_in_the_style_of_gpus(driver, info, seed, monkeypatch):
+def test_random_kernels_agree_in_the_style_of_gpus(driver, seed, monkeypatch):
     monkeypatch.setattr(driver.fused, "style", "gpu")
     monkeypatch.setattr(driver.fused, "_prepared", {})
-    check_case(driver, info, seed)
+    check_case(driver, seed)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 7), (40, 1000), (1, 200_000), (2, 65_537), (5000, 16)])
