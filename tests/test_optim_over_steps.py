@@ -165,3 +165,35 @@ def test_an_average_warms_up_and_its_decay_builds_nothing(device):
     with pg.launch_counter() as c:
         ema.update()
     assert c.builds == 0
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gradients_that_stay_are_computed_by_the_step_and_not_again(device, compiled):
+    counts = []
+    for clear_first in (True, False):
+        sizes = ((12, 20), (20, 8), (8, 5))
+        layers = [pg.nn.Linear(*size, device=device) for size in sizes]
+        model = pg.nn.Sequential(layers[0], pg.nn.ReLU(), layers[1], pg.nn.ReLU(), layers[2])
+        optimizer = pg.optim.AdamW(model, lr=1e-3)
+        x = pg.asarray(np.ones((16, 12), np.float32), device=device)
+        y = pg.asarray(np.arange(16) % 5, device=device)
+
+        def step(x, y, model=model, optimizer=optimizer, clear_first=clear_first):
+            if clear_first:
+                optimizer.zero_grad()
+            loss = pg.nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step(also=loss)
+            if not clear_first:
+                optimizer.zero_grad()
+            return loss.detach()
+
+        call = pg.compile(step) if compiled else step
+        for _ in range(4):
+            with pg.launch_counter() as c:
+                pg.realize(call(x, y))
+        counts.append((c.fused, c.ops))
+        with pg.launch_counter() as c:
+            pg.realize(*[p.grad for p in model.parameters() if p.grad is not None])
+        assert c.total == 0
+    assert counts[0] == counts[1]
