@@ -191,6 +191,7 @@ def open_(xp: Any, x: Any) -> bool:
     """Return whether a gradient may go around a pending node: nobody asks for its own, and none stops there."""
     from polygrad.graph.node import RECORDING  # noqa: PLC0415  as above
 
+    looked()
     if x.storage is not None or x.leaf is not None or RECORDING.observer is not None or x.number <= RECORDING.since:
         return False
     mask = 0

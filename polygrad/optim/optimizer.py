@@ -28,6 +28,8 @@ from polygrad.optim.recipes import Recipes, Step
 from polygrad.optim.turns import Member, in_turns
 from polygrad.runtime.devices import state as device_state
 
+SHAPED = frozenset({"reshape", "permute"})
+
 State = dict[str, Any]  # of one parameter: its count of steps, and arrays
 Moved = tuple[str, Array, Array, State]  # a name, its parameter, the new value and the new state
 MASTER = "master"  # the state array that holds a 16-bit parameter's value in float32
@@ -285,7 +287,8 @@ class Optimizer:
             norm, factor = self._scaling(found, max_norm, scale, nonfinite)
             moved = self._all_moved(members, found, factor) if len(turns) == 1 else []
             first = _values(moved) if len(turns) == 1 else [found[name] for name, _, _ in members]
-            realize(first, pending.take(), also, [] if norm is None else [norm])
+            staying = self._arranged(found) if grads is None else []
+            realize(first, pending.take(), also, [] if norm is None else [norm], staying)
             for device in dict.fromkeys(p.device for _, p, _ in members):
                 opened = device_state(device)
                 with opened.lock:
@@ -438,6 +441,14 @@ class Optimizer:
 
     def _own_gradients(self) -> dict[str, Array]:
         return {name: p.grad for name, p, _ in self._members() if p.grad is not None}
+
+    @staticmethod
+    def _arranged(found: Mapping[str, Array]) -> list[Array]:
+        """Return the gradients that are sums in another shape, such as a bias's, which nothing else keeps.
+
+        They stay with their parameters: to look at one later would compute the backward pass again.
+        """
+        return [g for g in found.values() if g._node.storage is None and g._node.spec.op.kind in SHAPED]
 
     def _given_gradients(self, grads: Any) -> dict[str, Array]:
         found: dict[str, dict[int, Array]] = {}

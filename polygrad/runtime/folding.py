@@ -39,8 +39,13 @@ class Folded:
     def __init__(self, program: Any, standing: Standing, graph: Structure) -> None:
         there = [n.number in standing.order for n in graph.order]
         made = program.plan
-        # A node within a piece is kept if another result of the piece, which is not asked for, will need it.
-        self.whole = all(there[at] for at, _ in (*made.results, *made.views))
+        # A node within a piece is kept if another result of the piece, which is not asked for, will need it; or because
+        # it has the memory of a result, which will do.
+        bases, offered = {operand.slot for _, operand in made.views}, graph.offered()
+        within = [(graph.order[at], slot) for at, slot in made.results if not there[at]]
+        self.whole = all(slot in bases and n not in offered for n, slot in within) and all(
+            there[at] for at, _ in made.views
+        )
         self._program = weakref.ref(program)  # it may be dropped with the device's plans
         self._leaves = [standing.leaves[n.number] for n in graph.leaves]
         self._nodes = [(at, standing.order[n.number]) for at, n in enumerate(graph.order) if there[at]]

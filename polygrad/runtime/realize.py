@@ -273,12 +273,13 @@ class Program:
         for slot in made.taken:
             leaves[slot].storage = None
         for at, _ in (*made.results, *made.views):
-            release(order[at])
+            if order[at] is not None:
+                release(order[at])
 
     def _settle(self, buffers: list[Buffer | None], order: list[Node], leaves: list[Node]) -> None:
-        """Give the results that have none yet their storage."""
+        """Give the results that have none yet their storage; of a folded graph some may not be there."""
         for at, slot, strides in self.results:
-            if order[at].storage is None:
+            if order[at] is not None and order[at].storage is None:
                 order[at].storage = Storage(buffers[slot], 0, strides, True)
         for at, operand in self.plan.views:
             n = order[at]

@@ -24,7 +24,6 @@ _active = [ALWAYS]  # bits of the recordings that are in progress
 KEEPING = COSTLY  # worth a store if somebody holds them
 LIGHT = MOVEMENT | {"scalar", "iota", "transfer", "check"}  # never worth memory for its own sake
 HEAVY = PER_ELEMENT - LIGHT
-ARRANGED = frozenset({"reshape", "permute", "alias"})  # of all elements of another
 LONG = 256  # nodes
 FAR = 1 << 40  # more than there are nodes
 MUCH = 1 << 26  # bytes: the values of a long graph that are computed only because somebody holds them take no more
@@ -90,10 +89,8 @@ class Structure:
         self.writes = bool(form.puts)
         if self.pieces:  # what goes into what somebody holds is not seen here
             self._held = set(held)
-        elif held:
-            self._held.update(self._bases(held))
-            if form.reduces:
-                self._held.update(self._below_held(held))
+        elif held and form.reduces:
+            self._held.update(self._below_held(held))
         if self.writes and not self.pieces and RECORDING.capture is None:  # what a captured call reads must stay
             # Writes that may take over memory, by position in the order, and the last write of each row of them.
             self.claimed = find_claims(self.order, form.uses(), self._flags, _SINGLE, _active[0])
@@ -114,18 +111,6 @@ class Structure:
             tuple(avals),
             *layouts,
         )
-
-    def _bases(self, held: list[int]) -> list[int]:
-        """Return the positions of costly nodes of which somebody holds another arrangement, such as a bias's gradient."""
-        order, flags = self.order, self._flags
-        found: set[Node] = set()
-        for k in held:
-            below = order[k]
-            while below.spec.op.kind in ARRANGED and below.storage is None:
-                below = below.parents[0]
-            if below is not order[k] and below.storage is None and below.spec.costly:
-                found.add(below)
-        return [k for k, n in enumerate(order) if n in found and flags[k] < _ASKED] if found else []
 
     def _below_held(self, held: list[int]) -> list[int]:
         """Return the positions of reductions that go, element by element, into what somebody holds.
