@@ -7,6 +7,7 @@ of it.
 """
 
 import functools
+import math
 from collections.abc import Callable, Set
 from typing import Any
 
@@ -19,6 +20,7 @@ _SIGNED = {"negative", "multiply", "divide", "add", "subtract"}
 _COMPARING = frozenset(name for name, op in SCALAR_OPS.items() if op.compares)
 _INDEX = frozenset({"iota", "const", "scalar"})
 _instr: Callable[[tuple[Any, ...]], Instr] = functools.partial(tuple.__new__, Instr)  # all five fields, and fast
+NAN: Any = vars(math)["nan"]  # the object itself, as a part of keys; compiled code would make another of a float
 
 
 class Body:
@@ -54,8 +56,8 @@ class Body:
         return self.instrs[value].dtype
 
     def const(self, value: bool | int | float, dtype: str) -> int:
-        """Return a literal."""
-        return self.add(Instr("const", dtype, (), value))
+        """Return a literal; every NaN is the one."""
+        return self.add(Instr("const", dtype, (), NAN if math.isnan(value) else value))
 
     def cast(self, value: int, dtype: str) -> int:
         """Return a value in another dtype."""

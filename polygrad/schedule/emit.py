@@ -227,10 +227,10 @@ class Emitter:
         inside: int | None = None
         for axis, low, high in conditions:
             index = self.body.iota([(self.position[axis], 1)], 0, "int64")
-            for bound, test in ((low, low > 0), (high, high < axis.extent)):
+            for upper, bound, test in ((False, low, low > 0), (True, high, high < axis.extent)):
                 if test:
                     limit = self.body.const(bound, "int64")
-                    check = self.body("less", index, limit) if bound is high else self.body("less_equal", limit, index)
+                    check = self.body("less", index, limit) if upper else self.body("less_equal", limit, index)
                     inside = check if inside is None else self.body("bitwise_and", inside, check)
         return inside
 

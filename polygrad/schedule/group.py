@@ -90,7 +90,7 @@ class Group:
     def copy(self) -> "Group":
         """Return this group again, to be grown further without harm to the first."""
         other = Group(self.seed)
-        other.index, other.row_seed = self.index, self.row_seed
+        other.index, other._shape, other.row_seed = self.index, self._shape, self.row_seed
         other.target, other.loose = self.target, self.loose
         other._moved, other._kept = self._moved, self._kept
         other._extra, other._asked, other._begun, other._settled = self._extra, self._asked, self._begun, self._settled

@@ -40,4 +40,6 @@ def build(queue, text):
     cl = pytest.importorskip("pyopencl")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return cl.Program(queue.context, text).build()
+        exact = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+        gpu = not queue.device.type & cl.device_type.CPU and queue.device.single_fp_config & exact
+        return cl.Program(queue.context, text).build(["-cl-fp32-correctly-rounded-divide-sqrt"] if gpu else [])
