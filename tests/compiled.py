@@ -34,7 +34,7 @@ def main(folder: str) -> int:
     if not any(map(shutil.which, ("cc", "gcc", "clang"))):
         print("not run: compiling the scheduler needs a C compiler")
         return 0
-    python = str(Path(folder, "bin", "python").resolve().parent / "python")
+    python = str(Path(folder, "bin", "python").absolute())  # not resolved: what the link leads to is the system's
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
     with tempfile.TemporaryDirectory() as work:
         environment = os.environ | {"HATCH_BUILD_HOOKS_ENABLE": "true"}
