@@ -16,10 +16,12 @@ import pytest
 from hypothesis import given, settings
 
 import polygrad as pg
+from polygrad.graph import quiet
 from polygrad.runtime.devices import state
 from polygrad.runtime.outlining import launches
-from polygrad.schedule import quiet, reach, stamps
+from polygrad.schedule import reach, stamps
 from polygrad.schedule.emit import Emitter
+from polygrad.schedule.twins import Twin
 from support import fused_programs as fused
 
 plan_module = importlib.import_module("polygrad.schedule.plan")  # the package gives the name to the function
@@ -33,6 +35,8 @@ def compared(monkeypatch):
     def launch_of(group, info):
         before = len(stamps._known)
         found = stamps.launch_of(group, info)
+        if isinstance(group, Twin):
+            return found  # its demands are of other nodes; `test_twins.py` compares
         counts["all"] += 1
         counts["known"] += len(stamps._known) == before
         assert found == Emitter(group, info).emit()

@@ -5,6 +5,7 @@ more graph.
 Not here: the rule of any op, any value, any device; whose `.grad` receives what, which the array layer decides.
 """
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import attrgetter
 
@@ -12,7 +13,10 @@ from polygrad.autograd.selection import SELECTING, Chosen, Gradient, carries, se
 from polygrad.errors import GradError
 from polygrad.graph.functions import F
 from polygrad.graph.node import RECORDING, Node, Pair, doubtful, parts, watches
+from polygrad.graph.quiet import quiet
 from polygrad.ops.table import Rule
+
+LONG = 1000  # nodes of a sweep from which the garbage collector's looking takes a part of the time worth speaking of
 
 
 class Call:
@@ -99,7 +103,10 @@ def sweep(
     before, RECORDING.slopes = RECORDING.slopes, {}
     try:
         ends = frozenset(p for n in ends for p in parts(n)) if ends else ends
-        return _sweep(seeds, mask, observer, inspector, ends, order)
+        # All nodes that a long sweep makes live until it ends. Rules that somebody has written may make anything else.
+        calm = order is not None and len(order) > LONG and Call not in {n.leaf.__class__ for n in order}
+        with quiet() if calm else contextlib.nullcontext():
+            return _sweep(seeds, mask, observer, inspector, ends, order)
     finally:
         RECORDING.slopes = before
 

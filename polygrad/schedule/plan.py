@@ -14,6 +14,7 @@ from polygrad.driver.ir import ITEMSIZE
 from polygrad.driver.types import DeviceInfo
 from polygrad.errors import UnsupportedOp
 from polygrad.graph.node import Node
+from polygrad.graph.quiet import quiet
 from polygrad.schedule.alike import together
 from polygrad.schedule.body import name as name_of
 from polygrad.schedule.decompose_product import product_launches
@@ -23,7 +24,6 @@ from polygrad.schedule.fallback import library_launch
 from polygrad.schedule.fuse import Fusion
 from polygrad.schedule.ordering import CycleError, Epilogue, Step
 from polygrad.schedule.placed import placed
-from polygrad.schedule.quiet import quiet
 from polygrad.schedule.recompute import lighter, spared
 from polygrad.schedule.stamps import launch_of
 from polygrad.schedule.steps import Fused, Library, Many, Operand, Plan
