@@ -5,7 +5,6 @@ more graph.
 Not here: the rule of any op, any value, any device; whose `.grad` receives what, which the array layer decides.
 """
 
-import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import attrgetter
 
@@ -103,10 +102,10 @@ def sweep(
     before, RECORDING.slopes = RECORDING.slopes, {}
     try:
         ends = frozenset(p for n in ends for p in parts(n)) if ends else ends
-        # All nodes that a long sweep makes live until it ends. Rules that somebody has written may make anything else.
-        calm = order is not None and len(order) > LONG and Call not in {n.leaf.__class__ for n in order}
-        with quiet() if calm else contextlib.nullcontext():
-            return _sweep(seeds, mask, observer, inspector, ends, order)
+        if order is not None and len(order) > LONG and Call not in {n.leaf.__class__ for n in order}:
+            with quiet():  # all nodes that are made live until it ends; rules that somebody has written may make more
+                return _sweep(seeds, mask, observer, inspector, ends, order)
+        return _sweep(seeds, mask, observer, inspector, ends, order)
     finally:
         RECORDING.slopes = before
 
