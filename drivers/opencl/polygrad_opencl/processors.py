@@ -97,6 +97,6 @@ def _field(device: int) -> int | None:
         found = [
             n + 1
             for n, (triple, name) in enumerate(itertools.pairwise(words))
-            if text(name) == UNKNOWN.encode() and text(triple).startswith(b"x86_64-")
+            if text(name).decode("latin-1") in (UNKNOWN, *OLDER) and text(triple).startswith(b"x86_64-")
         ]
     return device + found[0] * WORD.size if len(found) == 1 else None

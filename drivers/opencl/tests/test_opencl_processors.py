@@ -38,6 +38,9 @@ def test_the_name_is_written_after_the_target_triple(features, name):
     changed = [n for n, (old, new) in enumerate(zip(before, words, strict=True)) if old != new]
     assert changed == [len(NUMBERS) + 2]
     assert ctypes.string_at(words[changed[0]]) == name
+    told = list(words)
+    assert processors.make_known(device, set(features)) is None  # again: it has a name by now
+    assert list(words) == told
 
 
 @pytest.mark.parametrize("texts", [(b"generic",), (TRIPLE, b"znver3"), (TRIPLE, b"generic", TRIPLE, b"generic")])
