@@ -89,7 +89,7 @@ class Group:
 
     def copy(self) -> "Group":
         """Return this group again, to be grown further without harm to the first."""
-        other = Group(self.seed)
+        other = Group(self.seed)  # a compiled class has no instances without what its `__init__` gives them
         other.index, other._shape, other.row_seed = self.index, self._shape, self.row_seed
         other.target, other.loose = self.target, self.loose
         other._moved, other._kept = self._moved, self._kept

@@ -2,9 +2,9 @@
 
 PoCL asks its LLVM what the processor is called and hands the answer to its compiler. An LLVM that is older than the
 processor answers "generic", which the compiler refuses: every kernel fails with "unknown target CPU 'generic'"
-(pocl#1049). The PoCL that pip installs has LLVM 14, which knows no processor of the family of AMD's Zen 5. Later
-releases read the name from an environment variable (POCL_LLVM_CPU_NAME); this one has no such way, so the name is
-written where PoCL keeps it: the field of its device that follows the target triple.
+(pocl#1049). The PoCL that pip installs has LLVM 14, which knows no processor of the family of AMD's Zen 5. From
+version 5.0 on PoCL reads the name from an environment variable (POCL_LLVM_CPU_NAME); this one has no such way, so the
+name is written where PoCL keeps it: the field of its device that follows the target triple.
 
 Here: finding that field, and which older processor's name to put there. Not here: devices of other runtimes; those of
 PoCL that name their processor are left as they are.

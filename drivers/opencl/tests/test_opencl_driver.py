@@ -32,7 +32,7 @@ from polygrad_conformance.random_kernels import compare, random_case
 THOROUGH = bool(os.environ.get("POLYGRAD_TEST_THOROUGH"))
 cl = pytest.importorskip("pyopencl", reason="not run: needs pyopencl")
 
-from polygrad_opencl import devices, faults, matmul, matmul_form, plugin, programs  # noqa: E402
+from polygrad_opencl import devices, faults, matmul, matmul_form, plugin, programs  # noqa: E402  the package is looked for first
 
 
 def flat(handle, nbytes):

@@ -10,7 +10,7 @@ from support.operands import drawn, put, take
 
 cl = pytest.importorskip("pyopencl", reason="not run: needs pyopencl")
 
-from polygrad_opencl import ordering_source  # noqa: E402
+from polygrad_opencl import ordering_source  # noqa: E402  the package is looked for first
 
 SHAPES = [(1,), (3,), (64,), (65,), (5, 130), (2, 3, 40), (1, 4097), (3, 9000), (1, 50001), (7, 4100)]
 
